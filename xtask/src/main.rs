@@ -1,8 +1,9 @@
 //! The project's own tasks.
 //!
 //! ```text
-//! cargo xtask test     formats checked, lints, style, documentation links, every test; installs what these need; where the
-//!                      toolchain has the library of another architecture, the codes compiled for it
+//! cargo xtask test     formats checked, lints, style, documentation links, every test, the rivals of `bench codes` among them;
+//!                      installs what these need; where the toolchain has the library of another architecture, the codes
+//!                      compiled for it
 //! cargo xtask sanitize the codes' tests under the address sanitizer (needs a nightly toolchain)
 //! cargo xtask style    the style checks alone
 //! cargo xtask lines    lines by crate and the longest files
@@ -20,6 +21,10 @@ use std::{
 
 /// An architecture for which the kernels have their portable bodies alone.
 const ELSEWHERE: &str = "aarch64-unknown-linux-gnu";
+/// What `bench codes` measures beside ours stands under a feature that nothing else turns on, so that no other step compiles it. ISA-L
+/// is opened at run time, and left out where it is not installed; the C loops of `reed-solomon-erasure` take the compiler that links
+/// Rust's programs.
+const RIVALS: [&str; 4] = ["-p", "steadfast-bench", "--features", "rivals"];
 
 fn main() -> Result<()> {
     env::set_current_dir(root())?;
@@ -42,6 +47,9 @@ fn test(arguments: Vec<String>) -> Result<()> {
     println!("── style");
     style::check()?;
     step("lints", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))?;
+    let mut rivals = cargo(&["clippy"]);
+    rivals.args(RIVALS).args(["--all-targets", "--quiet", "--", "-D", "warnings"]);
+    step("lints of the rivals", rivals)?;
     let mut documentation =
         cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"]);
     documentation.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links");
@@ -50,6 +58,10 @@ fn test(arguments: Vec<String>) -> Result<()> {
     let mut tests = cargo(&["test", "--workspace", "--no-fail-fast"]);
     tests.args(arguments);
     step("tests", tests)?;
+    // Theirs alone: the other tests of that crate have just run.
+    let mut rivals = cargo(&["test"]);
+    rivals.args(RIVALS).args(["--lib", "rivals::"]);
+    step("tests of the rivals", rivals)?;
     println!("── all checks passed in {} s", start.elapsed().as_secs());
     Ok(())
 }

@@ -122,6 +122,19 @@ proptest! {
 }
 
 #[test]
+fn an_original_that_is_not_there_is_in_no_block() {
+    for (kind, k) in KINDS.into_iter().flat_map(|kind| [1, 20, 130, 520].map(|k| (kind, k))) {
+        let code = code_of(kind, k, 1);
+        let k = code.k();
+        assert!(!code.deltas(k - 1, 0..4 * k).is_empty(), "{code:?}");
+        for original in [k, k + 1, 2 * k, u32::MAX] {
+            assert!(code.deltas(original, 0..4 * k).is_empty(), "{code:?}: {original}");
+            assert!(code.touched_by(original, 0..4 * k).is_empty(), "{code:?}: {original}");
+        }
+    }
+}
+
+#[test]
 fn originals_that_are_all_there_cost_nothing() {
     for kind in KINDS {
         if matches!(kind, Kind::Lt { .. }) {

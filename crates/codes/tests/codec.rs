@@ -7,9 +7,7 @@ use common::*;
 use proptest::prelude::*;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use steadfast_codes::rateless::{
-    Code, DecodeError, Decoder, EncodeError, Encoder, Kind, Push, RankTracker, Scratch,
-};
+use steadfast_codes::rateless::{Code, DecodeError, Decoder, EncodeError, Kind, Push, RankTracker, Scratch};
 
 /// How blocks arrive.
 #[derive(Clone, Copy, Debug)]
@@ -217,9 +215,7 @@ fn strangers_duplicates_and_too_few_are_errors() {
     );
     let mut more = [0u8; 4];
     assert_eq!(
-        Encoder::<Vec<u8>>::new(&code)
-            .encode_run(u32::MAX, &[&a, &a], &mut [&mut out, &mut more])
-            .unwrap_err(),
+        code.encoder().encode_run(u32::MAX, &[&a, &a], &mut [&mut out, &mut more]).unwrap_err(),
         EncodeError::IndexRange { first: u32::MAX, count: 2 }
     );
 }
@@ -312,17 +308,39 @@ fn memory_of_another_length_prepares_nothing() {
     let code = Code::new(Kind::Mix, 140, 9).unwrap();
     let originals = payload(140, 10, &mut random);
     let views: Vec<&[u8]> = originals.iter().map(Vec::as_slice).collect();
-    let mut encoder = code.encoder();
-    encoder.prepare(&views, |len| vec![0; len]).unwrap();
     let mut calls = 0;
-    let wrong = encoder.prepare(&views, |len| {
+    let wrong = code.encoder().prepare(&views, |len| {
         calls += 1;
         vec![0; len + usize::from(calls == 3)]
     });
-    assert_eq!(wrong.unwrap_err(), EncodeError::BlockLength { given: 11, expected: 10 });
-    let mut out = vec![0; 10];
-    encoder.encode_run(150, &views, &mut [&mut out]).unwrap();
-    assert_eq!(out, encode(&code, &[150], &originals)[0]);
+    assert_eq!(wrong.err(), Some(EncodeError::BlockLength { given: 11, expected: 10 }));
+    let short = code.encoder().prepare(&views[1..], |len| vec![0; len]);
+    assert_eq!(short.err(), Some(EncodeError::OriginalCount { given: 139, expected: 140 }));
+}
+
+/// Columns of some originals are in no block of others.
+#[test]
+fn a_prepared_encoder_makes_blocks_of_its_own_originals() {
+    let mut random = random();
+    let code = Code::new(Kind::Mix, 600, 9).unwrap();
+    let encoder = code.encoder();
+    let objects = [payload(600, 10, &mut random), payload(600, 10, &mut random)];
+    let views = objects.each_ref().map(|object| object.iter().map(Vec::as_slice).collect::<Vec<&[u8]>>());
+    let prepared = views.each_ref().map(|views| encoder.prepare(views, |len| vec![0; len]).unwrap());
+    for index in [0, 599, 600, 700, 2000] {
+        for (prepared, object) in prepared.iter().zip(&objects) {
+            let mut made = vec![0; 10];
+            prepared.encode_run(index, &mut [&mut made]).unwrap();
+            assert_eq!(made, encode(&code, &[index], object)[0], "block {index}");
+        }
+    }
+    let [a, _] = &prepared;
+    let mut short = [0u8; 9];
+    let wrong = a.encode_run(600, &mut [&mut short]);
+    assert_eq!(wrong, Err(EncodeError::BlockLength { given: 9, expected: 10 }));
+    let (mut one, mut other) = ([0u8; 10], [0u8; 10]);
+    let wrong = a.encode_run(u32::MAX, &mut [&mut one, &mut other]);
+    assert_eq!(wrong, Err(EncodeError::IndexRange { first: u32::MAX, count: 2 }));
 }
 
 #[test]
@@ -334,14 +352,13 @@ fn a_prepared_encoder_makes_the_same_blocks() {
         let code = Code::new(kind, k, 9).unwrap();
         let originals = payload(k, 100, &mut random);
         let views: Vec<&[u8]> = originals.iter().map(Vec::as_slice).collect();
-        let mut encoder = code.encoder();
-        encoder.prepare(&views, |len| vec![0xa5; len]).unwrap();
+        let prepared = code.encoder().prepare(&views, |len| vec![0xa5; len]).unwrap();
         for first in [0, k - 1, k, 3 * k, u32::MAX - 15] {
             let indices: Vec<u32> = (first..=first.saturating_add(15)).take(16).collect();
             let expected = encode(&code, &indices, &originals);
             let mut blocks = vec![vec![0; 100]; indices.len()];
             let mut out: Vec<&mut [u8]> = blocks.iter_mut().map(Vec::as_mut_slice).collect();
-            encoder.encode_run(first, &views, &mut out).unwrap();
+            prepared.encode_run(first, &mut out).unwrap();
             assert!(blocks == expected, "{code:?} from {first}");
         }
     }

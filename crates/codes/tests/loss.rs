@@ -58,3 +58,19 @@ fn a_block_in_two_groups_is_lost_with_both() {
     assert_eq!((ranks.without(&[]), ranks.without(&[0]), ranks.without(&[1])), (512, 312, 300));
     assert_eq!(ranks.without(&[0, 1]), 0);
 }
+
+/// Where it is asked about more domains than blocks lie in: those hold none.
+#[test]
+fn losing_a_group_that_is_not_there_loses_nothing() {
+    for kind in [Kind::Mix, Kind::Replicated, LT_HALF, Kind::ReedSolomon { data: 8, parity: 4 }] {
+        let code = Code::new(kind, 512, 3).unwrap();
+        let (a, b): (Vec<u32>, Vec<u32>) = ((0..400).collect(), (400..768).collect());
+        let ranks = LossRanks::new(&code, vec![&a, &b]);
+        for (strange, known) in [(&[2][..], &[][..]), (&[usize::MAX, 0], &[0]), (&[7, 1, 2, 1], &[1])] {
+            assert_eq!(ranks.without(strange), ranks.without(known), "{kind:?} {strange:?}");
+            assert_eq!(ranks.missing_without(strange), ranks.missing_without(known), "{kind:?} {strange:?}");
+            assert_eq!(code.ranks_without(&[&a, &b], &[strange]), [ranks.without(known)]);
+        }
+        assert_eq!(LossRanks::<Vec<u32>>::new(&code, Vec::new()).without(&[0]), 0);
+    }
+}

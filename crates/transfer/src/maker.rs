@@ -236,7 +236,7 @@ impl Maker {
         let block_bytes = self.geometry.block_bytes as usize;
         let made = tokio::task::spawn_blocking(move || {
             let mut batch = Batch::new(indices.len(), block_bytes);
-            Encoder::<Vec<u8>>::new(&code)
+            Encoder::new(&code)
                 .encode_run(indices.start, &originals.all(), &mut batch.blocks())
                 .expect("K originals of one length, and indices far from the largest");
             batch.freeze()

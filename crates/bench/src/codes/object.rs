@@ -1,6 +1,6 @@
 //! Cases on whole objects: the rateless codes.
 
-use super::{Bed, Case, EXPERIMENT, Work, limit::Reader, measure_rates};
+use super::{Bed, Case, EXPERIMENT, Work, limit::Reader, measure_rates, stripe::CACHED_LEN};
 use crate::{
     arrival::{Arrival, STORED},
     measure::{Clock, Contender, Figure, in_turns},
@@ -10,13 +10,18 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use steadfast_codes::rateless::{Code, Decoder, Encoder, Kind, LossRanks, Push, RankTracker, Scratch};
+use steadfast_codes::rateless::{Code, Decoder, Kind, LossRanks, Push, RankTracker, Scratch};
 use steadfast_report::Report;
 
 /// Disks of the durability rule's question.
 const DISKS: usize = 24;
 /// Blocks a writer mints at once.
 const RUN: u32 = 16;
+/// What a small object is worked on again and again for in one turn: so many bytes of it in all.
+const CACHED_TURN_LEN: usize = 8 << 20;
+/// What the symbolic phase of a decode is to stay below, and the test of 200 loss patterns, seconds.
+const SYMBOLIC_MAX: f64 = 1e-3;
+const RANK_MAX: f64 = 0.1;
 
 /// The codes measured.
 const KINDS: &[(&str, Kind)] = &[("mix-b", Kind::Mix), ("mix-a", Kind::MixA), ("mix-c", Kind::MixC)];
@@ -26,7 +31,22 @@ pub(super) struct Object {
     kind: Kind,
     k: u32,
     block_len: usize,
+    /// It stays in the cache, with all that is made of it.
+    cached: bool,
     operation: Operation,
+}
+
+impl Object {
+    /// How often it is worked on in a turn.
+    fn repeats(&self) -> usize {
+        if self.cached { (CACHED_TURN_LEN / (self.k as usize * self.block_len)).max(1) } else { 1 }
+    }
+
+    /// What reads it fastest.
+    fn reader(&self, originals: &Memory, bed: &mut Bed) -> Reader {
+        let fastest = || Reader::fastest(originals.view(), originals.view().len());
+        if self.cached { fastest() } else { *bed.reader.get_or_insert_with(fastest) }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,7 +73,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, kind) in KINDS {
         let mut push = |text: String, operation| {
-            let work = Work::Object(Object { kind: *kind, k, block_len, operation });
+            let work = Work::Object(Object { kind: *kind, k, block_len, cached: false, operation });
             cases.push(Case { name: text, work });
         };
         let shape = format!("{name} K={k} block={}KiB", block_len >> 10);
@@ -74,6 +94,7 @@ pub(super) fn cases() -> Vec<Case> {
         push(format!("rank {name} repair-only K={k} patterns=200"), operation);
     }
     cases.extend(segment_cases());
+    cases.extend(cached_cases());
     cases
 }
 
@@ -88,8 +109,26 @@ fn segment_cases() -> impl Iterator<Item = Case> {
             (format!("encode {shape}"), Operation::Encode { runs: false }),
         ];
         operations.map(|(name, operation)| {
-            let object = Object { kind: Kind::Mix, k, block_len: 256 << 10, operation };
+            let object = Object { kind: Kind::Mix, k, block_len: 256 << 10, cached: false, operation };
             Case { name, work: Work::Object(object) }
+        })
+    })
+}
+
+/// The same codes of small objects: N = 4 K blocks are as long together as a stripe that stays in the cache. With K = 1024 blocks of 128
+/// bytes would do that, and what is measured then has cases of its own, `symbolic`.
+fn cached_cases() -> impl Iterator<Item = Case> {
+    [256, 64].into_iter().flat_map(|k| {
+        let block_len = CACHED_LEN / (STORED * k) as usize;
+        let size =
+            if block_len < 1 << 10 { format!("{block_len}B") } else { format!("{}KiB", block_len >> 10) };
+        let operations = [
+            ("decode", Operation::Decode { threads: 1, arrival: Arrival::Random }),
+            ("encode", Operation::Encode { runs: false }),
+        ];
+        operations.map(|(verb, operation)| {
+            let object = Object { kind: Kind::Mix, k, block_len, cached: true, operation };
+            Case { name: format!("{verb} mix-b K={k} block={size} cached"), work: Work::Object(object) }
         })
     })
 }
@@ -124,8 +163,8 @@ fn enough(code: &Code, order: &[u32]) -> Result<usize> {
 }
 
 /// An object in memory, the blocks made of it, and where they are worked on.
-struct Bytes {
-    originals: Memory,
+struct Bytes<'a> {
+    originals: &'a Memory,
     coded: Memory,
     work: Memory,
 }
@@ -149,29 +188,37 @@ fn decode(
     let mut outs: Vec<&mut [u8]> = coded.all().chunks_exact_mut(len).collect();
     code.encode(received, &views, &mut outs)?;
     let work = Memory::new(received.len() * len, bed.seed);
-    let mut bytes = Bytes { originals, coded, work };
+    let mut bytes = Bytes { originals: &originals, coded, work };
+    let repeats = object.repeats();
+    let rate = move |seconds: f64| (repeats * bytes_len) as f64 / seconds / 1e9;
     // Two threads are timed on the wall, and so is then the one beside them.
     let clock = if threads == 1 { Clock::Thread } else { Clock::Wall };
     // Memory that stays from segment to segment, as a reader's does.
     let solve = |threads: usize| {
         let mut scratch = Scratch::new();
-        move |bytes: &mut Bytes| {
-            bytes.work.all().copy_from_slice(bytes.coded.view());
-            let blocks = bytes.work.all().chunks_exact_mut(len);
-            let (seconds, solved) = clock
-                .seconds(|| solved(code, len, received.iter().copied().zip(blocks), &mut scratch, threads));
-            same(&solved?, bytes.originals.view())?;
-            Ok(bytes_len as f64 / seconds / 1e9)
+        move |bytes: &mut Bytes<'_>| {
+            let mut all = 0.0;
+            for _ in 0..repeats {
+                bytes.work.all().copy_from_slice(bytes.coded.view());
+                let blocks = received.iter().copied().zip(bytes.work.all().chunks_exact_mut(len));
+                let (seconds, solved) = clock.seconds(|| solved(code, len, blocks, &mut scratch, threads));
+                same(&solved?, bytes.originals.view())?;
+                all += seconds;
+            }
+            Ok(rate(all))
         }
     };
-    let reader = *bed.reader.get_or_insert_with(|| Reader::fastest(bytes.originals.view(), bytes_len));
-    let mut contenders = vec![Contender::new("ours", solve(threads)), limit(reader, clock)];
+    let reader = object.reader(&originals, bed);
+    let mut contenders = vec![Contender::new("ours", solve(threads)), limit(reader, clock, threads, repeats)];
     let others = if threads == 1 { rivals::objects(object.k as usize, len) } else { Vec::new() };
     for mut rival in others {
         rival.prepare_decode(bytes.originals.view(), &order)?;
-        contenders.push(Contender::new(rival.name(), move |bytes: &mut Bytes| {
-            let seconds = rival.decode(bytes.originals.view(), &|work| clock.seconds(work).0)?;
-            Ok(bytes_len as f64 / seconds / 1e9)
+        contenders.push(Contender::new(rival.name(), move |bytes: &mut Bytes<'_>| {
+            let mut all = 0.0;
+            for _ in 0..repeats {
+                all += rival.decode(bytes.originals.view(), &|work| clock.seconds(work).0)?;
+            }
+            Ok(rate(all))
         }));
     }
     if threads > 1 {
@@ -179,7 +226,7 @@ fn decode(
         let mut works: Vec<Memory> =
             (1..threads).map(|_| Memory::new(received.len() * len, bed.seed)).collect();
         let mut scratches: Vec<Scratch> = (0..threads).map(|_| Scratch::new()).collect();
-        contenders.push(Contender::new("steadfast 1-thread-each", move |bytes: &mut Bytes| {
+        contenders.push(Contender::new("steadfast 1-thread-each", move |bytes: &mut Bytes<'_>| {
             let works: Vec<&mut Memory> = std::iter::once(&mut bytes.work).chain(&mut works).collect();
             let jobs: Vec<_> = works
                 .into_iter()
@@ -197,10 +244,6 @@ fn decode(
     }
     let figures = measure_rates(name, bed, contenders, &mut bytes, report)?;
     if threads > 1 {
-        // The limit is of one thread: no share of what two could have.
-        for record in report.records.iter_mut().filter(|record| record.case == name) {
-            (record.limit, record.ratio) = (None, None);
-        }
         let [ours, _, one, each] = &figures[..] else {
             unreachable!("ours, the limit, one thread, one thread each")
         };
@@ -246,16 +289,22 @@ fn at_once<T: Send>(jobs: Vec<impl FnOnce() -> T + Send>) -> Vec<T> {
         let first = first.map(|job| job());
         first
             .into_iter()
-            .chain(others.into_iter().map(|job| job.join().expect("a decode does not panic")))
+            .chain(others.into_iter().map(|job| job.join().expect("what is measured does not panic")))
             .collect()
     })
 }
 
-/// Reading the object.
-fn limit<'a>(reader: Reader, clock: Clock) -> Contender<'a, Bytes> {
-    Contender::new("memory read", move |bytes: &mut Bytes| {
-        let (seconds, ()) = clock.seconds(|| reader.read(bytes.originals.view()));
-        Ok(bytes.originals.view().len() as f64 / seconds / 1e9)
+/// Reading the object as often, each thread a part of it.
+fn limit<'a, 'b>(reader: Reader, clock: Clock, threads: usize, repeats: usize) -> Contender<'a, Bytes<'b>> {
+    Contender::new("read", move |bytes: &mut Bytes<'b>| {
+        let object = bytes.originals.view();
+        let part = object.len().div_ceil(threads);
+        let once = || match threads {
+            1 => reader.read(object),
+            _ => drop(at_once(object.chunks(part).map(|part| move || reader.read(part)).collect())),
+        };
+        let (seconds, ()) = clock.seconds(|| (0..repeats).for_each(|_| once()));
+        Ok((repeats * object.len()) as f64 / seconds / 1e9)
     })
 }
 
@@ -272,37 +321,38 @@ fn encode(
     let indices: Vec<u32> = (k..k + count).collect();
     let coded_len = count as usize * len;
     let originals = Memory::new(k as usize * len, bed.seed);
-    let mut bytes = Bytes { originals, coded: Memory::new(0, 0), work: Memory::new(coded_len, bed.seed) };
-    let coded_rate = move |seconds: f64| coded_len as f64 / seconds / 1e9;
+    let work = Memory::new(coded_len, bed.seed);
+    let mut bytes = Bytes { originals: &originals, coded: Memory::new(0, 0), work };
+    let repeats = object.repeats();
+    let coded_rate = move |seconds: f64| (repeats * coded_len) as f64 / seconds / 1e9;
     let clock = Clock::Thread;
-    let mut encoder = Encoder::new(code);
-    if runs {
-        let views: Vec<&[u8]> = bytes.originals.view().chunks_exact(len).collect();
-        encoder.prepare(&views, |len| vec![0; len])?;
-    }
-    let make = |bytes: &mut Bytes| -> Result<f64> {
-        let views: Vec<&[u8]> = bytes.originals.view().chunks_exact(len).collect();
+    let views: Vec<&[u8]> = originals.view().chunks_exact(len).collect();
+    let prepared = if runs { Some(code.encoder().prepare(&views, |len| vec![0; len])?) } else { None };
+    let make = |bytes: &mut Bytes<'_>| -> Result<f64> {
         let mut outs: Vec<&mut [u8]> = bytes.work.all().chunks_exact_mut(len).collect();
-        let (seconds, outcome) = clock.seconds(|| {
-            if !runs {
-                return code.encode(&indices, &views, &mut outs);
-            }
+        let mut once = || {
+            let Some(prepared) = &prepared else { return code.encode(&indices, &views, &mut outs) };
             let mut firsts = (k..).step_by(RUN as usize);
             outs.chunks_mut(RUN as usize)
-                .try_for_each(|outs| encoder.encode_run(firsts.next().expect("endless"), &views, outs))
-        });
+                .try_for_each(|outs| prepared.encode_run(firsts.next().expect("endless"), outs))
+        };
+        let (seconds, outcome) = clock.seconds(|| (0..repeats).try_for_each(|_| once()));
         outcome?;
         Ok(coded_rate(seconds))
     };
     make(&mut bytes)?;
     verify_encoded(code, &indices, &bytes, len)?;
-    let reader = *bed.reader.get_or_insert_with(|| Reader::fastest(bytes.originals.view(), k as usize * len));
-    let mut contenders = vec![Contender::new("ours", make), limit(reader, clock)];
+    let reader = object.reader(&originals, bed);
+    let mut contenders = vec![Contender::new("ours", make), limit(reader, clock, 1, repeats)];
     let others = if runs { Vec::new() } else { rivals::objects(k as usize, len) };
     for mut rival in others {
-        contenders.push(Contender::new(rival.name(), move |bytes: &mut Bytes| {
+        contenders.push(Contender::new(rival.name(), move |bytes: &mut Bytes<'_>| {
             let timer: rivals::Timer<'_> = &|work| clock.seconds(work).0;
-            Ok(coded_rate(rival.encode(bytes.originals.view(), count as usize, timer)?))
+            let mut all = 0.0;
+            for _ in 0..repeats {
+                all += rival.encode(bytes.originals.view(), count as usize, timer)?;
+            }
+            Ok(coded_rate(all))
         }));
     }
     measure_rates(name, bed, contenders, &mut bytes, report)?;
@@ -310,7 +360,7 @@ fn encode(
 }
 
 /// The blocks in `bytes.work`, with the originals they cannot replace, have to give the object back.
-fn verify_encoded(code: &Code, indices: &[u32], bytes: &Bytes, len: usize) -> Result<()> {
+fn verify_encoded(code: &Code, indices: &[u32], bytes: &Bytes<'_>, len: usize) -> Result<()> {
     let mut decoder = Decoder::new(code, len);
     for (index, block) in indices.iter().zip(bytes.work.view().chunks_exact(len)) {
         decoder.push(*index, block.to_vec())?;
@@ -326,10 +376,12 @@ fn verify_encoded(code: &Code, indices: &[u32], bytes: &Bytes, len: usize) -> Re
     Ok(())
 }
 
-/// Records a time: the median of the rounds, none of which has a limit.
-fn add_time(name: &str, metric: &'static str, figure: Figure, report: &mut Report) {
+/// Records a time: the median of the rounds, and what it is to stay below, where something was set.
+fn add_time(name: &str, metric: &'static str, figure: Figure, most: Option<f64>, report: &mut Report) {
     let record = report.add(EXPERIMENT, name, metric, figure.median, "s");
     record.spread = Some(figure.spread);
+    record.limit = most;
+    record.ratio = most.map(|most| figure.median / most);
 }
 
 /// Finding the schedule once the blocks are there, and the rank test while they arrive. Every round has an arrival
@@ -363,8 +415,8 @@ fn symbolic(name: &str, code: &Code, bed: &mut Bed, report: &mut Report) -> Resu
     };
     let mut contenders = [Contender::new("schedule", schedule), Contender::new("rank", rank)];
     let figures = in_turns(bed.rounds, &mut contenders, &mut ())?;
-    add_time(name, "time", figures[0], report);
-    add_time(name, "time rank", figures[1], report);
+    add_time(name, "time", figures[0], Some(SYMBOLIC_MAX), report);
+    add_time(name, "time rank", figures[1], None, report);
     Ok(())
 }
 
@@ -419,7 +471,56 @@ fn rank(
     };
     let mut contenders = [Contender::new("shared", shared), Contender::new("one-by-one", alone)];
     let figures = in_turns(bed.rounds.min(9), &mut contenders, &mut ())?;
-    add_time(name, "time", figures[0], report);
-    add_time(name, "time one-by-one", figures[1], report);
+    add_time(name, "time", figures[0], Some(RANK_MAX), report);
+    add_time(name, "time one-by-one", figures[1], None, report);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(name: &str, object: &Object) -> Report {
+        let mut bed = Bed { rounds: 3, quick: true, seed: 3, reader: None, memory: None };
+        let mut report = Report::new(3);
+        run(name, object, &mut bed, &mut report).unwrap();
+        report
+    }
+
+    #[test]
+    fn two_threads_have_the_limit_of_two() {
+        let operation = Operation::Decode { threads: 2, arrival: Arrival::Random };
+        let object = Object { kind: Kind::Mix, k: 64, block_len: 16 << 10, cached: false, operation };
+        let report = records("decode threads=2", &object);
+        let metrics: Vec<&str> = report.records.iter().map(|record| record.metric.as_ref()).collect();
+        let beside = ["throughput steadfast 1-thread", "throughput steadfast 1-thread-each", "speedup"];
+        assert_eq!(metrics, [&["throughput"][..], &beside].concat());
+        for record in &report.records {
+            let (value, limit) = (record.value.unwrap(), record.limit.unwrap());
+            assert!(value > 0.0 && limit > 0.0, "{record:?}");
+            assert!((record.ratio.unwrap() - value / limit).abs() < 1e-9, "{record:?}");
+        }
+    }
+
+    #[test]
+    fn small_objects_stay_in_the_cache_and_have_its_limit() {
+        for case in cached_cases() {
+            let Work::Object(object) = &case.work else { panic!("{}", case.name) };
+            assert!(object.cached && object.repeats() > 1, "{}", case.name);
+            assert!((STORED * object.k) as usize * object.block_len <= CACHED_LEN, "{}", case.name);
+            let report = records(&case.name, object);
+            let ours = &report.records[0];
+            assert!(ours.metric == "throughput" && ours.ratio.unwrap() > 0.0, "{ours:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_stands_beside_what_it_is_to_stay_below() {
+        let mut report = Report::new(1);
+        let figure = Figure { median: 4e-4, spread: 0.1 };
+        add_time("symbolic", "time", figure, Some(SYMBOLIC_MAX), &mut report);
+        add_time("symbolic", "time rank", figure, None, &mut report);
+        let limits = report.records.iter().map(|record| (record.limit, record.ratio)).collect::<Vec<_>>();
+        assert_eq!(limits, [(Some(1e-3), Some(4e-4 / 1e-3)), (None, None)]);
+    }
 }

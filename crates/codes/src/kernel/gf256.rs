@@ -94,7 +94,7 @@ pub fn mul(a: u8, b: u8) -> u8 {
 /// # Panics
 /// For zero, which has none.
 #[inline]
-pub fn inverse(a: u8) -> u8 {
+pub(crate) fn inverse(a: u8) -> u8 {
     assert_ne!(a, 0, "zero has no inverse");
     TABLES.0[255 - TABLES.1[a as usize] as usize]
 }
@@ -119,7 +119,7 @@ pub fn scale(dst: &mut [u8], c: u8) {
 /// # Panics
 /// When the lengths differ.
 #[inline]
-pub fn mul_acc_at(tier: Tier, dst: &mut [u8], src: &[u8], c: u8) {
+pub(crate) fn mul_acc_at(tier: Tier, dst: &mut [u8], src: &[u8], c: u8) {
     assert_eq!(src.len(), dst.len(), "GF(256) multiply-accumulate of slices of different lengths");
     match c {
         0 => {}
@@ -130,7 +130,7 @@ pub fn mul_acc_at(tier: Tier, dst: &mut [u8], src: &[u8], c: u8) {
 
 /// [`scale`] at a given tier.
 #[inline]
-pub fn scale_at(tier: Tier, dst: &mut [u8], c: u8) {
+pub(crate) fn scale_at(tier: Tier, dst: &mut [u8], c: u8) {
     match c {
         0 => dst.fill(0),
         1 => {}
@@ -143,7 +143,7 @@ pub fn scale_at(tier: Tier, dst: &mut [u8], c: u8) {
 /// # Panics
 /// When the lengths differ.
 #[inline]
-pub fn difference_at(tier: Tier, dst: &mut [u8], old: &[u8], new: &[u8], c: u8) {
+pub(crate) fn difference_at(tier: Tier, dst: &mut [u8], old: &[u8], new: &[u8], c: u8) {
     assert!(
         old.len() == dst.len() && new.len() == dst.len(),
         "GF(256) difference of slices of different lengths"

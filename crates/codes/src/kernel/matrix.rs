@@ -142,7 +142,7 @@ impl Matrix {
     ///
     /// # Panics
     /// When there is no such output or source.
-    pub fn coefficient(&self, output: usize, source: usize) -> u8 {
+    pub(crate) fn coefficient(&self, output: usize, source: usize) -> u8 {
         assert!(output < self.outputs && source < self.sources, "no such place in the matrix");
         self.coefficients[source * self.outputs + output]
     }

@@ -1,13 +1,14 @@
 //! Products at every tier against sums taken byte by byte.
 
 use super::matrix::{Matrix, Mode};
-use super::tests::{bytes, naive_mul};
+use super::tests::{Ending, bytes, naive_mul};
 use super::{Tier, gf256};
 
 /// Around every output, to be found unchanged.
 const GUARD: usize = 64;
 
-/// One product of `len` bytes, slices starting `shift` bytes (output `j` another `j * skew`) after a multiple of 64.
+/// One product of `len` bytes. Outputs start `shift` bytes (output `j` another `j * skew`) after a multiple of 64, sources as many into
+/// allocations that end with them.
 fn check(tier: Tier, [outputs, inputs]: [usize; 2], len: usize, shift: usize, skew: usize, mode: Mode) {
     let coefficients = bytes(len as u64 + 5, outputs * inputs);
     check_of(&coefficients, tier, [outputs, inputs], len, shift, skew, mode);
@@ -26,8 +27,9 @@ fn check_of(
     let matrix = Matrix::new(outputs, inputs, |output, source| coefficients[output * inputs + source]);
     let room = len + 3 * GUARD + outputs * skew;
     let start = |memory: &[u8], more: usize| memory.as_ptr().align_offset(64) + (shift + more) % 64;
-    let sources: Vec<Vec<u8>> = (0..inputs as u64).map(|seed| bytes(seed + 1, room)).collect();
-    let views: Vec<&[u8]> = sources.iter().map(|source| &source[start(source, 0)..][..len]).collect();
+    let sources: Vec<Ending> =
+        (0..inputs as u64).map(|seed| Ending::new(&bytes(seed + 1, len), shift % 64)).collect();
+    let views: Vec<&[u8]> = sources.iter().map(Ending::view).collect();
     let before: Vec<Vec<u8>> = (0..outputs as u64).map(|seed| bytes(seed + 77, room)).collect();
     let mut memory: Vec<Vec<u8>> = before.clone();
     let starts: Vec<usize> = memory.iter().enumerate().map(|(j, memory)| start(memory, j * skew)).collect();
@@ -210,8 +212,9 @@ fn every_tier_takes_differences_of_all_outputs_at_every_alignment() {
                 coefficients[0] = 1;
             }
             let matrix = Matrix::new(outputs, 2, |output, source| coefficients[output] * source as u8);
-            let [old, new] = [1, 2].map(|seed| bytes(seed, len + 64));
-            let [old, new] = [&old[shift..][..len], &new[63 - shift..][..len]];
+            let [old, new] =
+                [(1, shift), (2, 63 - shift)].map(|(seed, shift)| Ending::new(&bytes(seed, len), shift));
+            let [old, new] = [old.view(), new.view()];
             let before: Vec<Vec<u8>> = (0..outputs as u64).map(|seed| bytes(seed + 9, len + 64)).collect();
             let mut memory = before.clone();
             let place = |output: usize| (shift * 5 + output) % 64;

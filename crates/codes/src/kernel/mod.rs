@@ -1,6 +1,9 @@
 //! The byte loops everything else is built from: [`xor`], [`gf256`], [`matrix`], and `sums`, `product` and `packets`,
 //! which run whole programs of them.
 //!
+//! Slices that a loop takes together are of one length, and it panics where they are not, as the standard library's `copy_from_slice`
+//! does: whoever has two slices knows both. What others send or store comes in through the codes, which answer with typed errors.
+//!
 //! One body each, compiled for registers of every width and chosen at run time. This folder is the only place in
 //! the crate with `unsafe`: the calls into the wider copies, each behind the check that the processor has them; the
 //! registers themselves (`register`, `lanes`, `double::field`); raw slots and strips of programs and products (`sums`, `weighted`,
@@ -161,6 +164,8 @@ macro_rules! tiered {
 }
 pub(crate) use tiered;
 
+#[cfg(test)]
+mod end_tests;
 #[cfg(test)]
 mod matrix_tests;
 #[cfg(test)]

@@ -10,6 +10,28 @@ pub(super) fn bytes(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
+/// Bytes that begin `shift` bytes, 63 at most, into an allocation and end where it ends: the address sanitizer sees a byte that is read
+/// or written past them.
+pub(super) struct Ending {
+    memory: Box<[u8]>,
+    shift: usize,
+}
+
+impl Ending {
+    pub(super) fn new(content: &[u8], shift: usize) -> Self {
+        let before = [0x6b; 63];
+        Self { memory: [&before[..shift], content].concat().into(), shift }
+    }
+
+    pub(super) fn view(&self) -> &[u8] {
+        &self.memory[self.shift..]
+    }
+
+    pub(super) fn view_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.shift..]
+    }
+}
+
 /// Russian-peasant multiplication, with no table.
 pub(super) fn naive_mul(mut a: u8, mut b: u8) -> u8 {
     let mut sum = 0;
@@ -75,12 +97,10 @@ fn every_tier_of_xor_keeps_to_its_bytes_at_every_alignment() {
                 if len == long && shift % 21 > 1 {
                     continue;
                 }
-                let sources: Vec<_> = (0..count).map(|n| bytes(n + 1, len + 64)).collect();
-                let views: Vec<&[u8]> = sources
-                    .iter()
-                    .enumerate()
-                    .map(|(n, source)| &source[(shift * 3 + n) % 64..][..len])
+                let sources: Vec<Ending> = (0..count)
+                    .map(|n| Ending::new(&bytes(n + 1, len), (shift * 3 + n as usize) % 64))
                     .collect();
+                let views: Vec<&[u8]> = sources.iter().map(Ending::view).collect();
                 let mut memory = bytes(99, len + 192);
                 let start = memory.as_ptr().align_offset(64) + shift;
                 let mut naive = memory.clone();
@@ -207,7 +227,10 @@ fn every_tier_runs_programs_like_the_naive_twin() {
                 }
             }
             for &tier in Tier::available() {
-                let mut memory: Vec<Vec<u8>> = vec![vec![0x5a; len + 64 + offset]; inputs + blocks];
+                let read: Vec<Ending> =
+                    fresh[..inputs].iter().map(|fresh| Ending::new(fresh, offset)).collect();
+                let read: Vec<&[u8]> = read.iter().map(Ending::view).collect();
+                let mut memory: Vec<Vec<u8>> = vec![vec![0x5a; len + 64 + offset]; blocks];
                 let mut slots: Vec<&mut [u8]> = memory
                     .iter_mut()
                     .map(|memory| {
@@ -215,9 +238,7 @@ fn every_tier_runs_programs_like_the_naive_twin() {
                         &mut memory[start..start + len]
                     })
                     .collect();
-                slots.iter_mut().zip(&fresh).for_each(|(slot, fresh)| slot.copy_from_slice(fresh));
-                let (read, written) = slots.split_at_mut(inputs);
-                let read: Vec<&[u8]> = read.iter().map(|slot| &**slot).collect();
+                slots.iter_mut().zip(&fresh[inputs..]).for_each(|(slot, fresh)| slot.copy_from_slice(fresh));
                 let steps = Steps::new(
                     SLOTS,
                     ops.clone(),
@@ -226,8 +247,8 @@ fn every_tier_runs_programs_like_the_naive_twin() {
                     coefficients.clone(),
                     None,
                 );
-                steps.run(tier, &mut sums::Strips::default(), &read, written);
-                let same = slots.iter().zip(&naive).all(|(slot, naive)| *slot == naive);
+                steps.run(tier, &mut sums::Strips::default(), &read, &mut slots);
+                let same = slots.iter().zip(&naive[inputs..]).all(|(slot, naive)| *slot == naive);
                 assert!(same, "{tier:?}, seed {seed}, {len} bytes");
                 // Nothing beside the slots.
                 for memory in &memory {

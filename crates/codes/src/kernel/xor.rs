@@ -71,7 +71,7 @@ pub fn set_all(dsts: &mut [&mut [u8]], a: &[u8], b: &[u8]) {
 ///
 /// # Panics
 /// When a source's length is not the destination's.
-pub fn fused(tier: Tier, dst: &mut [u8], sources: &[&[u8]], set: bool) {
+pub(crate) fn fused(tier: Tier, dst: &mut [u8], sources: &[&[u8]], set: bool) {
     let len = dst.len();
     for source in sources {
         assert_eq!(source.len(), len, "XOR of slices of different lengths");

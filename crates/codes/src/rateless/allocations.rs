@@ -138,12 +138,11 @@ fn encoding_allocates_its_list_of_sums_only() {
     let code = Code::new(Kind::Mix, K, 3).unwrap();
     let originals = originals();
     let views: Vec<&[u8]> = originals.iter().map(Vec::as_slice).collect();
-    let mut encoder = Encoder::new(&code);
-    encoder.prepare(&views, |len| vec![0; len]).unwrap();
+    let prepared = Encoder::new(&code).prepare(&views, |len| vec![0; len]).unwrap();
     let (mut scratch, mut out) = (Scratch::new(), vec![vec![0; LEN]; 16]);
     let mut outs: Vec<&mut [u8]> = out.iter_mut().map(Vec::as_mut_slice).collect();
     let mut run = |first| {
-        let (count, done) = counted(|| encoder.encode_run_with(&mut scratch, first, &views, &mut outs));
+        let (count, done) = counted(|| prepared.encode_run_with(&mut scratch, first, &mut outs));
         done.unwrap();
         count
     };

@@ -317,15 +317,18 @@ impl Code {
         originals: &[&[u8]],
         out: &mut [&mut [u8]],
     ) -> Result<(), EncodeError> {
-        Encoder::<Vec<u8>>::new(self).encode(indices, originals, out)
+        Encoder::new(self).encode(indices, originals, out)
     }
 
-    /// An encoder over this code, which can keep the parity columns between calls.
+    /// An encoder over this code, which can keep the parity columns of originals between calls.
     pub fn encoder(&self) -> Encoder {
         Encoder::new(self)
     }
 
-    /// How many originals' worth the blocks give: the rank, and for LT the originals that peeling recovers.
+    /// How many originals' worth the blocks give: the rank, and for LT the originals that peeling recovers. One set of blocks is one
+    /// elimination; of what many losses leave of one set, [`LossRanks`](super::LossRanks) shares most. At K = 1024 it keeps 200 patterns
+    /// below 100 ms where most originals are among the blocks (some 0.1 ms a pattern), as they are in what a writer stores, but not
+    /// where hardly any is (up to 1 ms).
     pub fn rank_of(&self, indices: &mut dyn Iterator<Item = u32>) -> u32 {
         self.track(indices).rank()
     }
@@ -351,22 +354,19 @@ impl Code {
         tracker
     }
 
-    /// Those of the blocks `stored` that depend on `original`, ascending: what an update of it has to change.
-    ///
-    /// # Panics
-    /// When `original` is not below K.
+    /// Those of the blocks `stored` that depend on `original`, ascending: what an update of it has to change. None do on one that is not
+    /// below K.
     pub fn touched_by(&self, original: u32, stored: Range<u32>) -> Vec<u32> {
         self.deltas(original, stored).into_iter().map(|delta| delta.index).collect()
     }
 
     /// What an update of `original` does to the blocks `stored`, ascending by index: each block named gains its
     /// coefficient times (the original before XOR after), all others stay. Needs neither the other originals nor the
-    /// parity columns.
-    ///
-    /// # Panics
-    /// When `original` is not below K.
+    /// parity columns. An original that is not below K is in no block.
     pub fn deltas(&self, original: u32, stored: Range<u32>) -> Vec<Delta> {
-        assert!(original < self.k(), "original {original} of {}", self.k());
+        if original >= self.k() {
+            return Vec::new();
+        }
         let mut row = Vec::new();
         stored
             .filter_map(|index| {

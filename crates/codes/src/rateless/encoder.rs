@@ -3,7 +3,8 @@
 //! A repair block is a few originals and parity columns. A parity column that several of the wanted blocks share
 //! is summed once a strip into scratch; one wanted once is summed in place. A writer that mints blocks in runs can
 //! keep the parity columns' payload instead ([`Encoder::prepare`]): K/4 blocks of memory (C: 3K/8), and a block of B then costs
-//! 4.9 XORs among the first K repair blocks and 2.5 later, instead of 43 on average.
+//! 4.9 XORs among the first K repair blocks and 2.5 later, instead of 43 on average. What is kept borrows the originals that it was made
+//! of, and encodes no others: a block of some originals and the columns of others decodes to neither.
 
 use super::code::{Code, Entry};
 use super::dense;
@@ -48,32 +49,38 @@ pub enum EncodeError {
     },
 }
 
-/// Makes blocks of one [`Code`]; keeps the parity columns once [`Encoder::prepare`]d.
+/// Makes blocks of one [`Code`] from whatever originals come with the call.
 #[derive(Clone)]
-pub struct Encoder<B = Vec<u8>> {
+pub struct Encoder {
     code: Code,
-    /// Payload of the parity columns, in buffers of type `B`.
-    prepared: Option<Vec<B>>,
 }
 
-impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
-    /// An encoder that keeps nothing yet.
+/// Makes blocks of one [`Code`] and of the originals that it borrows, whose parity columns it keeps in buffers of type `B`:
+/// [`Encoder::prepare`].
+#[derive(Clone)]
+pub struct Prepared<'a, B = Vec<u8>> {
+    encoder: Encoder,
+    originals: &'a [&'a [u8]],
+    /// Payload of the parity columns.
+    columns: Vec<B>,
+}
+
+impl Encoder {
+    /// An encoder over this code.
     pub fn new(code: &Code) -> Self {
-        Self { code: code.clone(), prepared: None }
+        Self { code: code.clone() }
     }
 
-    /// Sums the parity columns of `originals` and keeps them for [`Encoder::encode_run`]; K/4 blocks of memory (C: 3K/8), which
-    /// `memory` gives: so many bytes each time, whatever they hold. To be called again whenever the originals change.
+    /// Sums the parity columns of `originals`, for an encoder of these; K/4 blocks of memory (C: 3K/8), which `memory` gives: so many
+    /// bytes each time, whatever they hold.
     ///
     /// # Errors
-    /// Not K originals, originals of several lengths, memory of another length than was asked for; nothing is kept then,
-    /// not what was before either.
-    pub fn prepare(
-        &mut self,
-        originals: &[&[u8]],
+    /// Not K originals, originals of several lengths, memory of another length than was asked for.
+    pub fn prepare<'a, B: AsRef<[u8]> + AsMut<[u8]>>(
+        &self,
+        originals: &'a [&'a [u8]],
         mut memory: impl FnMut(usize) -> B,
-    ) -> Result<(), EncodeError> {
-        self.prepared = None;
+    ) -> Result<Prepared<'a, B>, EncodeError> {
         let block_len = self.check(originals)?;
         let parities = self.code.parity_count();
         let mut columns: Vec<B> = (0..parities).map(|_| memory(block_len)).collect();
@@ -87,11 +94,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
         let sums: Vec<_> = sums.collect();
         let mut blocks: Vec<&mut [u8]> = columns.iter_mut().map(AsMut::as_mut).collect();
         builder.finish(&sums).0.run(Tier::detect(), &mut Strips::default(), originals, &mut blocks);
-        self.prepared = Some(columns);
-        Ok(())
+        Ok(Prepared { encoder: self.clone(), originals, columns })
     }
 
-    /// Blocks `first_index..first_index + out.len()`, from the kept parity columns where there are some.
+    /// Blocks `first_index..first_index + out.len()`.
     ///
     /// # Errors
     /// As for [`Encoder::encode`], and a run that goes past the largest index; nothing is written then.
@@ -115,11 +121,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
         originals: &[&[u8]],
         out: &mut [&mut [u8]],
     ) -> Result<(), EncodeError> {
-        let past = EncodeError::IndexRange { first: first_index, count: out.len() };
-        let count = u32::try_from(out.len()).map_err(|_| past)?;
-        let last = first_index.checked_add(count.saturating_sub(1)).ok_or(past)?;
-        let indices: Vec<u32> = if count == 0 { Vec::new() } else { (first_index..=last).collect() };
-        self.encode_with(scratch, &indices, originals, out)
+        self.encode_with(scratch, &run(first_index, out.len())?, originals, out)
     }
 
     /// The blocks of `indices` into `out`, in that order; see [`Code::encode`].
@@ -148,6 +150,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
         originals: &[&[u8]],
         out: &mut [&mut [u8]],
     ) -> Result<(), EncodeError> {
+        self.make::<Vec<u8>>(scratch, indices, originals, None, out)
+    }
+
+    /// The blocks of `indices`, with the payload of the parity columns of these originals where it is kept.
+    fn make<B: AsRef<[u8]>>(
+        &self,
+        scratch: &mut Scratch,
+        indices: &[u32],
+        originals: &[&[u8]],
+        columns: Option<&[B]>,
+        out: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError> {
         let expected = self.check(originals)?;
         if out.len() != indices.len() {
             return Err(EncodeError::OutputCount { given: out.len(), expected: indices.len() });
@@ -166,20 +180,16 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
             dense::encode(&self.code, &mut scratch.strips(1)[0], indices, originals, out);
             return Ok(());
         }
-        match &self.prepared {
-            Some(columns) if columns.iter().all(|column| column.as_ref().len() == expected) => {
-                let mut inputs = scratch.take_shared();
-                inputs.extend(originals);
-                inputs.extend(columns.iter().map(AsRef::as_ref));
-                let program = self.program(indices, true);
-                program.run(Tier::detect(), &mut scratch.strips(1)[0], &inputs, out);
-                scratch.keep_shared(inputs);
-            }
-            _ => {
-                let program = self.program(indices, false);
-                program.run(Tier::detect(), &mut scratch.strips(1)[0], originals, out);
-            }
-        }
+        let program = self.program(indices, columns.is_some());
+        let Some(columns) = columns else {
+            program.run(Tier::detect(), &mut scratch.strips(1)[0], originals, out);
+            return Ok(());
+        };
+        let mut inputs = scratch.take_shared();
+        inputs.extend(originals);
+        inputs.extend(columns.iter().map(AsRef::as_ref));
+        program.run(Tier::detect(), &mut scratch.strips(1)[0], &inputs, out);
+        scratch.keep_shared(inputs);
         Ok(())
     }
 
@@ -241,4 +251,37 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
         }
         builder.finish(&made).0
     }
+}
+
+impl<B: AsRef<[u8]>> Prepared<'_, B> {
+    /// Blocks `first_index..first_index + out.len()` of the originals.
+    ///
+    /// # Errors
+    /// Outputs of another length than the originals, a run that goes past the largest index or the code's last one; nothing is written
+    /// then.
+    pub fn encode_run(&self, first_index: u32, out: &mut [&mut [u8]]) -> Result<(), EncodeError> {
+        self.encode_run_with(&mut Scratch::new(), first_index, out)
+    }
+
+    /// [`Prepared::encode_run`] in memory that stays for the next call.
+    ///
+    /// # Errors
+    /// As for [`Prepared::encode_run`].
+    pub fn encode_run_with(
+        &self,
+        scratch: &mut Scratch,
+        first_index: u32,
+        out: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError> {
+        let indices = run(first_index, out.len())?;
+        self.encoder.make(scratch, &indices, self.originals, Some(self.columns.as_slice()), out)
+    }
+}
+
+/// The indices of a run of so many blocks.
+fn run(first: u32, count: usize) -> Result<Vec<u32>, EncodeError> {
+    let past = EncodeError::IndexRange { first, count };
+    let more = u32::try_from(count).map_err(|_| past)?.saturating_sub(1);
+    let last = first.checked_add(more).ok_or(past)?;
+    Ok(if count == 0 { Vec::new() } else { (first..=last).collect() })
 }

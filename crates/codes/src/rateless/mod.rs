@@ -18,7 +18,7 @@
 //! end: stripes of an MDS code, which what reads and writes blocks takes like the others.
 //!
 //! - [`Code`]: the graph of a segment; rows of any index from `(kind, k, seed)`.
-//! - [`Encoder`]: blocks of given indices.
+//! - [`Encoder`]: blocks of given indices; [`Prepared`]: of originals whose parity columns are kept.
 //! - [`RankTracker`]: whether indices are enough, without payload. Exact for Mix; peeling for LT.
 //! - [`LossRanks`]: the rank that each of many loss patterns leaves.
 //! - [`Decoder`]: takes blocks as they arrive, gives the originals in the buffers they arrived in.
@@ -51,7 +51,7 @@ mod allocations;
 pub use code::{Code, CodeError, Delta, K_MAX, Kind};
 pub use decoder::{DecodeError, Decoder};
 pub use effort::Effort;
-pub use encoder::{EncodeError, Encoder};
+pub use encoder::{EncodeError, Encoder, Prepared};
 pub use loss::LossRanks;
 pub use rank::{Push, RankTracker};
 pub use scratch::Scratch;

@@ -3,7 +3,7 @@
 //!
 //! | case | metrics | the figure |
 //! |---|---|---|
-//! | `figure5-1 K= C= delta=` | `mean`, `sd`: reception overhead, shares of K | left and right plots, top to bottom K = 128, 512, 1024 |
+//! | `figure5-1 K= C= delta=` | `mean`, `sd`: reception overhead, shares of K; `relative_sd`: the deviation as a share of the blocks received | left plots, and right plots (`relative_sd`), top to bottom K = 128, 512, 1024 |
 //! | `figure5-2 C= delta=` | `edges`: K times the mean degree; `edges_used`, `sd`: blocks read by one decoding, and their deviation as a share of the mean | left and right plots, K = 1024 |
 //! | `figure5-3 C= delta=` | `overhead`, a share of K; `bandwidth`, MB/s of the object a second of one core | decoding bandwidth, K = 1024 |
 //!
@@ -11,7 +11,7 @@
 //! grid of C and delta is ours, around the values the text names. A share of a cell's graphs that no seed makes decode
 //! within N = 4 K leaves the figure empty.
 
-use super::overhead::NAME;
+use super::overhead::{NAME, RELATIVE, relative_sd};
 use crate::Options;
 use crate::report::{Report, mean, standard_deviation};
 use anyhow::{Result, ensure};
@@ -25,13 +25,13 @@ use steadfast_bench::{
 };
 use steadfast_codes::rateless::{Code, CodeError, Decoder, Kind, RankTracker};
 
-/// Heights of the soliton's spike: the text names 1 and 2 (1.1 in appendix A).
-const C: [f64; 5] = [0.1, 0.5, 1.0, 1.5, 2.0];
+/// Heights of the soliton's spike: the text names 1 and 2, appendix A.2 1.1.
+const C: [f64; 6] = [0.1, 0.5, 1.0, 1.1, 1.5, 2.0];
 /// Bounds on failure: the text names 0.01, 0.1 and 0.5.
 const DELTA: [f64; 3] = [0.01, 0.1, 0.5];
 /// The plots of Figure 5-1, top to bottom.
 const K: [u32; 3] = [128, 512, 1024];
-/// One cell takes this part of the draws of a case: 45 cells.
+/// One cell takes this part of the draws of a case: 54 cells.
 const DRAWS_SHARE: u32 = 10;
 /// Graphs whose edges are counted.
 const GRAPHS: u32 = 8;
@@ -61,12 +61,13 @@ impl Cell {
         }
     }
 
-    /// What the text of §5.2.4 says of this cell: overhead and its deviation, shares of K, and MB/s.
-    fn paper(self) -> (Option<f64>, Option<f64>, Option<f64>) {
+    /// What the text of §5.2.4 says of this cell: overhead and its deviation, shares of K, the deviation as a share of the blocks
+    /// received, and MB/s.
+    fn paper(self) -> [Option<f64>; 4] {
         match (self.k, self.c, self.delta) {
-            (1024, 1.0, 0.1) => (Some(0.5), Some(0.08), Some(394.0)),
-            (1024, 2.0, 0.01) => (Some(1.36), None, Some(550.0)),
-            _ => (None, None, None),
+            (1024, 1.0, 0.1) => [Some(0.5), Some(0.08), Some(0.05), Some(394.0)],
+            (1024, 2.0, 0.01) => [Some(1.36), None, None, Some(550.0)],
+            _ => [None; 4],
         }
     }
 }
@@ -93,12 +94,13 @@ pub(super) async fn run(
     let asked = |name: &str| options.case.as_ref().is_none_or(|wanted| name.contains(wanted));
     for cell in cells(&K).filter(|cell| asked(&cell.name(1))) {
         let name = cell.name(1);
-        let (paper_mean, paper_deviation, _) = cell.paper();
+        let [paper_mean, paper_deviation, paper_relative, _] = cell.paper();
         let overheads =
             unless_no_graph(tokio::task::spawn_blocking(move || cell.case().draws(draws, seed)).await?)?;
         let of = |figure: fn(&[f64]) -> f64| overheads.as_deref().map(figure);
         report.add(NAME, &name, "mean", of(mean), "share of K").paper = paper_mean;
         report.add(NAME, &name, "sd", of(standard_deviation), "share of K").paper = paper_deviation;
+        report.add(NAME, &name, "relative_sd", of(relative_sd), RELATIVE).paper = paper_relative;
         report.complete()?;
     }
     for cell in cells(&[1024]).filter(|cell| asked(&cell.name(2))) {
@@ -111,7 +113,7 @@ pub(super) async fn run(
     }
     for cell in cells(&[1024]).filter(|cell| asked(&cell.name(3))) {
         let name = cell.name(3);
-        let (paper_overhead, _, paper_bandwidth) = cell.paper();
+        let [paper_overhead, .., paper_bandwidth] = cell.paper();
         let timed = unless_no_graph(tokio::task::spawn_blocking(move || decoding(cell, seed)).await?)?;
         report.add(NAME, &name, "overhead", timed.map(|timed| timed.0), "share of K").paper = paper_overhead;
         report.add(NAME, &name, "bandwidth", timed.map(|timed| timed.1), "MB/s").paper = paper_bandwidth;
@@ -211,10 +213,11 @@ fn decoding(cell: Cell, seed: u64) -> Result<(f64, f64)> {
 pub(super) fn show(report: &Report) -> String {
     let mut text = String::new();
     for size in K {
-        text += &grid(&format!("Figure 5-1, K = {size}: overhead ± s.d., % of K"), |c, delta| {
+        let title = format!("Figure 5-1, K = {size}: overhead ± s.d., % of K (s.d., % of blocks received)");
+        text += &grid(&title, |c, delta| {
             let case = format!("figure5-1 K={size} C={c} delta={delta}");
             let percent = |metric| report.value(NAME, &case, metric).map(|value| 100.0 * value);
-            Some(format!("{:.0} ± {:.0}", percent("mean")?, percent("sd")?))
+            Some(format!("{:.0} ± {:.0} ({:.0})", percent("mean")?, percent("sd")?, percent("relative_sd")?))
         });
     }
     text += &grid(
@@ -295,7 +298,21 @@ mod tests {
         run(&options, 40, &mut report, &mut |_| {}).await.unwrap();
         let metrics: Vec<_> =
             report.records.iter().map(|record| (record.metric.as_ref(), record.paper)).collect();
-        assert_eq!(metrics, [("mean", Some(0.5)), ("sd", Some(0.08))]);
-        assert!(show(&report).contains("the paper 0.5"), "{}", show(&report));
+        assert_eq!(metrics, [("mean", Some(0.5)), ("sd", Some(0.08)), ("relative_sd", Some(0.05))]);
+        // The paper's own figures: 0.08 of K over 1.5 K received.
+        let name = "figure5-1 K=1024 C=1 delta=0.1";
+        let value = |metric| report.value(NAME, name, metric).unwrap();
+        assert!((value("relative_sd") - value("sd") / (1.0 + value("mean"))).abs() < 1e-12);
+        assert!(show(&report).contains("the paper 0.5 share of K"), "{}", show(&report));
+        assert!(show(&report).contains("the paper 0.05 share of blocks received"), "{}", show(&report));
+    }
+
+    /// "With parameter of C=1.1 and δ=0.5, the average output-node degree in the LT coding graph is about 5."
+    #[test]
+    fn appendix_a_has_its_row() {
+        let cell = Cell { k: 1024, c: 1.1, delta: 0.5 };
+        assert!(names().any(|name| name == cell.name(1)) && names().any(|name| name == cell.name(2)));
+        let degree = edges(cell, 3).unwrap().0 / 1024.0;
+        assert!((3.5..6.0).contains(&degree), "{degree}");
     }
 }

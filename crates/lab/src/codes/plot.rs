@@ -14,12 +14,15 @@ const LEGEND_HEIGHT: u32 = 96;
 /// Overheads shown, % of K, on a logarithmic scale: from the least that is worth a difference to the paper's most.
 const PERCENT: (f64, f64) = (0.05, 300.0);
 const K: u32 = 1024;
-/// Colours that differ in lightness as well as in hue (Okabe and Ito's palette).
-const COLOURS: [RGBColor; 7] = [
+/// Costs that are shown: an axis that ends nowhere near would be drawn for ever.
+const SHOWN_MAX: f64 = 1e9;
+/// Colours that differ in lightness as well as in hue (Okabe and Ito's palette, whose yellow does not show on white: a dark red instead).
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(230, 159, 0),
+    RGBColor(110, 20, 60),
     RGBColor(86, 180, 233),
     RGBColor(204, 121, 167),
     RGBColor(90, 90, 90),
@@ -53,6 +56,8 @@ fn points(report: &Report) -> Vec<Point> {
                 update: report.value(NAME, &record.case, "update")?,
             })
         })
+        // They may come from a file that anybody wrote.
+        .filter(|point| point.xors < SHOWN_MAX && point.update < SHOWN_MAX)
         .collect()
 }
 
@@ -199,13 +204,17 @@ mod tests {
             "mix b",
             "mix c",
             "LT C=1 δ=0.1",
+            "LT C=1.1 δ=0.5",
             "stored blocks that an update touches",
             "random arrival",
         ] {
             assert!(picture.contains(text), "{text}");
         }
-        // Seven codes by two arrivals in two panels, and two in the legend.
-        assert_eq!(picture.matches("<circle").count(), 7 * 2 * 2 + 2);
+        // Eight codes by two arrivals in two panels, and two in the legend.
+        assert_eq!(picture.matches("<circle").count(), 8 * 2 * 2 + 2);
+        for (place, colour) in COLOURS.iter().enumerate() {
+            assert!(!COLOURS[..place].contains(colour), "a colour for each code: {colour:?}");
+        }
         assert!(!picture.contains("href") && picture.starts_with("<svg"));
         let none =
             Options { draws: Some(2), case: Some("overhead mix-b K=16".to_owned()), ..Options::default() };

@@ -14,7 +14,7 @@ use super::{Measured, real::STORED};
 use anyhow::{Context, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Instant;
-use steadfast_codes::rateless::{Code, Encoder};
+use steadfast_codes::rateless::Code;
 use steadfast_protocol::{plan, policy::Policy};
 
 /// Bytes of the object whose first segment is encoded to measure encoding.
@@ -108,7 +108,7 @@ impl Parts {
         let originals: Vec<&[u8]> = self.originals.chunks_exact(self.block_bytes).collect();
         let mut coded: Vec<&mut [u8]> = self.coded.chunks_exact_mut(self.block_bytes).collect();
         let watch = Stopwatch::start();
-        Encoder::<Vec<u8>>::new(&self.code).encode_run(self.code.k(), &originals, &mut coded)?;
+        self.code.encoder().encode_run(self.code.k(), &originals, &mut coded)?;
         Ok(watch.cost(self.originals.len() as u64).cpu)
     }
 }

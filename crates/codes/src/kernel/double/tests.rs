@@ -1,7 +1,7 @@
 //! Two parities at every tier, against twins that follow the codes' definitions bit by bit.
 
 use super::super::Tier;
-use super::super::tests::{bytes, naive_mul};
+use super::super::tests::{Ending, bytes, naive_mul};
 use super::{Column, Combination, Double, Finish, Ring};
 use crate::mds::{Code, Kind};
 
@@ -27,7 +27,7 @@ const SHAPES: [(Kind, usize); 13] = [
     (Kind::Rdp, 16),
 ];
 
-/// A slice that begins so many bytes after a line of the caches.
+/// An output that begins so many bytes after a line of the caches.
 struct Placed {
     memory: Vec<u8>,
     start: usize,
@@ -35,15 +35,11 @@ struct Placed {
 }
 
 impl Placed {
-    fn new(content: &[u8], shift: usize) -> Self {
-        let mut memory = vec![0x6b; content.len() + 2 * 64 + 2 * GUARD];
-        let start = memory.as_ptr().align_offset(64) + GUARD + shift % 64;
-        memory[start..start + content.len()].copy_from_slice(content);
-        Self { memory, start, len: content.len() }
-    }
-
     fn empty(len: usize, shift: usize) -> Self {
-        Self::new(&vec![0xa5; len], shift)
+        let mut memory = vec![0x6b; len + 2 * 64 + 2 * GUARD];
+        let start = memory.as_ptr().align_offset(64) + GUARD + shift % 64;
+        memory[start..start + len].fill(0xa5);
+        Self { memory, start, len }
     }
 
     fn view(&self) -> &[u8] {
@@ -129,7 +125,7 @@ fn chunks(kind: Kind, k: usize, len: usize) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// `wanted` from all but `lost`, chunk n placed `shifts(n)` bytes after a line.
+/// `wanted` from all but `lost`, chunk n placed `shifts(n)` bytes after a line, or into an allocation that ends with it.
 fn check(
     tier: Tier,
     code: &Code,
@@ -138,9 +134,9 @@ fn check(
     shifts: &dyn Fn(usize) -> usize,
 ) {
     let kept: Vec<usize> = (0..chunks.len()).filter(|chunk| !lost.contains(chunk)).collect();
-    let sources: Vec<Placed> =
-        kept.iter().map(|chunk| Placed::new(&chunks[*chunk], shifts(*chunk))).collect();
-    let sources: Vec<&[u8]> = sources.iter().map(Placed::view).collect();
+    let sources: Vec<Ending> =
+        kept.iter().map(|chunk| Ending::new(&chunks[*chunk], shifts(*chunk) % 64)).collect();
+    let sources: Vec<&[u8]> = sources.iter().map(Ending::view).collect();
     let mut outputs: Vec<Placed> =
         wanted.iter().map(|chunk| Placed::empty(chunks[0].len(), shifts(*chunk))).collect();
     let mut views: Vec<&mut [u8]> = outputs.iter_mut().map(Placed::view_mut).collect();
@@ -179,7 +175,8 @@ fn check_update(tier: Tier, (kind, k): (Kind, usize), data: usize, len: usize, s
     let [old, new] = [1, 2].map(|seed| bytes(seed, len));
     let change: Vec<u8> = old.iter().zip(&new).map(|(old, new)| old ^ new).collect();
     let expected = naive(kind, k, &[(data, &change)]);
-    let [old, new] = [(old, shift), (new, shift * 5)].map(|(content, shift)| Placed::new(&content, shift));
+    let [old, new] =
+        [(old, shift), (new, shift * 5)].map(|(content, shift)| Ending::new(&content, shift % 64));
     for both in [false, true] {
         let expected = if both { &expected[..] } else { &expected[1..] };
         let mut made: Vec<Placed> =
@@ -227,6 +224,29 @@ fn every_tier_makes_two_parities_at_every_alignment() {
                 check(tier, &code, &chunks, [&[k, k + 1]; 2], &shifts);
             }
             Tier::available().iter().for_each(|tier| check_update(*tier, (kind, k), 1, 8 * 91 * 4, sources));
+        }
+    }
+}
+
+/// Short chunks of every length, sources at every alignment.
+#[test]
+fn every_tier_keeps_to_the_bytes_of_short_chunks() {
+    const LEN_MAX: usize = 257;
+    for (kind, k) in [(Kind::Cauchy, 3), (Kind::Rdp, 1), (Kind::Rdp, 4), (Kind::Rdp, 10), (Kind::Rdp, 16)] {
+        let code = Code::new(kind, k, 2).expect("a code");
+        for packet in 0..=LEN_MAX / packets(kind, k) {
+            let chunks = chunks(kind, k, packets(kind, k) * packet);
+            for shift in 0..64 {
+                let shifts = |chunk: usize| shift + 5 * chunk;
+                for &tier in Tier::available() {
+                    check(tier, &code, &chunks, [&[k, k + 1]; 2], &shifts);
+                }
+                // The tiers take turns: each has every length and every place.
+                let tier = Tier::available()[(packet + shift) % Tier::available().len()];
+                let lost = [shift % k, k + packet % 2];
+                check(tier, &code, &chunks, [&lost; 2], &shifts);
+                check_update(tier, (kind, k), packet % k, chunks[0].len(), shift);
+            }
         }
     }
 }
