@@ -234,6 +234,8 @@ mod tests {
             let at = format!("bad emulation spec at `{nothing}`: a rate is 1B a second or more");
             assert!(said.starts_with(&at) && said.contains("`stall`"), "{said}");
         }
+        assert_eq!(emulation("rotational=no"), Ok("rotational=no".to_owned()));
+        assert!(emulation("rotational=0").unwrap_err().contains("`rotational=0`: expected yes or no"));
         // It is nothing else that is wrong there.
         assert!(emulation("rate=10").unwrap_err().contains("the unit is missing"));
         assert!(emulation("latency=0,rate=1MB").unwrap_err().contains("`latency=0`"));

@@ -347,11 +347,16 @@ fn what_positions_says_so() {
         ("latency=80us", false),
         ("latency=5ms", true),
         ("drive=ata7200", true),
+        ("rotational=yes", true),
+        ("rate=100MB,rotational=yes", true),
+        ("drive=ata7200,rotational=no", false),
     ] {
         medium.control().redraw(spec.parse().unwrap());
         assert_eq!(medium.positions(), positions, "{spec}");
     }
     below.set_positions(true);
+    medium.control().redraw("rotational=no".parse().unwrap());
+    assert!(!medium.positions(), "whatever the one below claims");
     medium.control().redraw("rate=100MB".parse().unwrap());
     assert!(!medium.positions(), "the model's medium is what counts");
 }

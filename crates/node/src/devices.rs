@@ -207,7 +207,7 @@ pub(crate) fn prepare(
     let none = BTreeSet::new();
     for (dir, given, made) in to_look {
         let listed = had.get(&resolve(dir)).unwrap_or(&none);
-        let mut found = look(dir, listed.first().copied(), options.emulate.is_some(), made)?;
+        let mut found = look(dir, listed.first().copied(), options.emulate, made)?;
         found.given = given;
         // Nobody said that another device in its place is this node's.
         if let (Some(device), Some(&expected)) = (found.device(), listed.first())
@@ -313,7 +313,7 @@ pub(crate) fn add(
     if there.values().any(|there| fs::canonicalize(there).is_ok_and(|there| there == *dir)) {
         return Err(NodeError::DirectoryTwice { dir: dir.clone() });
     }
-    let found = look(dir, had, options.emulate.is_some(), made)?;
+    let found = look(dir, had, options.emulate, made)?;
     if let Prepared { state: State::Removed { .. }, identity: Some(Identity { device, .. }), .. } = found {
         return Err(NodeError::Removed { dir: dir.clone(), device });
     }
@@ -424,9 +424,14 @@ impl Prepared {
 ///
 /// # Errors
 /// For what is not the disk's: another process has it, or another program version made it.
-fn look(dir: &Path, had: Option<DeviceId>, emulated: bool, made: Made) -> Result<Prepared, NodeError> {
+fn look(
+    dir: &Path,
+    had: Option<DeviceId>,
+    emulate: Option<EmulationSpec>,
+    made: Made,
+) -> Result<Prepared, NodeError> {
     let (identity, state) = match identity::load(dir) {
-        Ok(identity) => (identity, state(dir, identity, had, emulated)?),
+        Ok(identity) => (identity, state(dir, identity, had, emulate)?),
         Err(error) => (None, State::Unusable(error)),
     };
     Ok(Prepared { dir: dir.to_owned(), given: true, had, state, identity, made })
@@ -436,7 +441,7 @@ fn state(
     dir: &Path,
     identity: Option<Identity>,
     had: Option<DeviceId>,
-    emulated: bool,
+    emulate: Option<EmulationSpec>,
 ) -> Result<State, NodeError> {
     if let Some(Identity { cluster, removed: true, .. }) = identity {
         return Ok(State::Removed { cluster });
@@ -452,7 +457,7 @@ fn state(
         Err(error) => return Ok(State::Unusable(error.into())),
     };
     let failed = |source| NodeError::Device { dir: dir.to_owned(), source };
-    match open(space, emulated) {
+    match open(space, emulate) {
         Ok((device, emulation)) => Ok(State::Found { device: Box::new(device), emulation }),
         Err(OpenError::Blank) => Ok(nothing("its space is blank")),
         Err(source @ OpenError::UnknownVersion { .. }) => Err(failed(source)),
@@ -461,10 +466,14 @@ fn state(
 }
 
 /// Opens the device on `space`; the emulation begins as off, so that a stall does not hold the start.
-fn open(space: FileMedium, emulated: bool) -> Result<(Device, Option<EmulationControl>), OpenError> {
+fn open(
+    space: FileMedium,
+    emulate: Option<EmulationSpec>,
+) -> Result<(Device, Option<EmulationControl>), OpenError> {
     let space = Arc::new(space);
-    if emulated {
-        let medium = EmulatedMedium::new(space, EmulationSpec::OFF);
+    if let Some(EmulationSpec { rotational, .. }) = emulate {
+        // It opens in no time; how it is written to counts from the start.
+        let medium = EmulatedMedium::new(space, EmulationSpec { rotational, ..EmulationSpec::OFF });
         let control = medium.control();
         Ok((Device::open(Arc::new(medium), None)?, Some(control)))
     } else {
@@ -504,7 +513,7 @@ fn format(
     Device::format(&space, how).map_err(failed)?;
     tracing::info!(device = %id, %cluster, dir = %dir.display(), bytes = capacity, "made a new device");
     let failed = |source| NodeError::Device { dir: dir.to_owned(), source };
-    let (device, emulation) = open(space, options.emulate.is_some()).map_err(failed)?;
+    let (device, emulation) = open(space, options.emulate).map_err(failed)?;
     match device.failed() {
         // There is nothing to be read on it.
         Some(DeviceError::Failed { cause }) => Err(failed(OpenError::Medium(cause.clone()))),

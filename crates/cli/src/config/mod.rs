@@ -11,9 +11,10 @@ pub(crate) use check::{Problems, Settings, check};
 
 use clap::{Arg, Command};
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs::File,
     io::Read,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
@@ -32,8 +33,9 @@ pub(crate) fn named(arguments: impl IntoIterator<Item = OsString>) -> Option<Pat
         if argument == "--config" {
             return arguments.next().map(PathBuf::from);
         }
-        if let Some(path) = argument.to_str().and_then(|text| text.strip_prefix("--config=")) {
-            return Some(PathBuf::from(path));
+        // A path need not be text.
+        if let Some(path) = argument.as_bytes().strip_prefix(b"--config=") {
+            return Some(PathBuf::from(OsStr::from_bytes(path)));
         }
     }
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
@@ -92,6 +94,7 @@ mod tests {
     use super::*;
     use crate::arguments::{Arguments, Command as Commands};
     use clap::{CommandFactory, FromArgMatches};
+    use std::os::unix::ffi::OsStringExt;
     use steadfast_protocol::serve::AdmissionPolicy;
 
     fn parse(file: &str, arguments: &[&str]) -> Arguments {
@@ -160,6 +163,9 @@ mod tests {
         };
         assert_eq!(named(&["ls", "--config", "a.toml"]), Some(PathBuf::from("a.toml")));
         assert_eq!(named(&["--config=b.toml", "ls"]), Some(PathBuf::from("b.toml")));
+        let no_text = OsString::from_vec(b"--config=\xff.toml".to_vec());
+        let found = super::named(["steadfast".into(), no_text, "ls".into()]);
+        assert_eq!(found, Some(PathBuf::from(OsStr::from_bytes(b"\xff.toml"))));
         assert_eq!(named(&["ls", "--", "--config=b.toml"]), None);
     }
 }

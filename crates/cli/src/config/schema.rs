@@ -76,6 +76,8 @@ const LONGEST_S: i64 = 86_400;
 const ADMISSION: Kind = Kind::OneOf(&["capacity", "priority", "open"]);
 const ADMISSION_HELP: &str =
     "Who may reserve bandwidth of the devices: first come, foreground before background, or nothing is kept";
+const EMULATE_HELP: &str =
+    "Emulate the devices' speed, or say whether they rotate, whatever the system says (rotational=no or yes)";
 
 /// The whole file.
 pub(crate) const SECTIONS: &[Section] = &[
@@ -116,7 +118,7 @@ pub(crate) const SECTIONS: &[Section] = &[
                 name: "ingest",
                 argument: "ingest",
                 kind: Kind::OneOf(&["client", "primary"]),
-                help: "Who encodes what a put stores under the policy `parity` (--ingest, STEADFAST_INGEST)",
+                help: "Who encodes the segments that are stored whole under the policy `parity` (--ingest, STEADFAST_INGEST)",
                 example: "\"client\"",
             },
         ],
@@ -247,7 +249,7 @@ pub(crate) const SECTIONS: &[Section] = &[
                 name: "emulate",
                 argument: "emulate",
                 kind: Kind::Emulation,
-                help: "Emulate the devices' speed",
+                help: EMULATE_HELP,
                 example: "\"off\"",
             },
         ],
@@ -309,7 +311,7 @@ pub(crate) const SECTIONS: &[Section] = &[
                 name: "emulate",
                 argument: "emulate",
                 kind: Kind::Emulation,
-                help: "Emulate the devices' speed",
+                help: EMULATE_HELP,
                 example: "\"off\"",
             },
         ],

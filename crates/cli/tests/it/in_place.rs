@@ -10,7 +10,12 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{
     io::{self, Cursor, Read, Seek, SeekFrom},
-    sync::{Arc, mpsc},
+    ops::Range,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant},
 };
 use steadfast_client::{Client, Options};
@@ -22,9 +27,10 @@ use steadfast_protocol::{
 use tokio::sync::oneshot;
 
 const MIB: usize = 1 << 20;
+const GRANULE: usize = 4096;
 
 /// Changes bytes of `data/object` and of its model; how many in place: all, unless a server is held up, or none.
-async fn change(client: &Client, model: &mut [u8], offset: usize, new: Vec<u8>) -> u64 {
+pub(crate) async fn change(client: &Client, model: &mut [u8], offset: usize, new: Vec<u8>) -> u64 {
     model[offset..offset + new.len()].copy_from_slice(&new);
     let update = async || client.update("data", "object", offset as u64, Cursor::new(new.clone())).await;
     settled(update).await.in_place_bytes
@@ -312,8 +318,138 @@ fn what_a_change_has_fenced_that_was_overtaken_and_failed_is_open_again() {
     });
 }
 
-/// Writers change places of their own and one that they share, while any two servers are killed and started again. What a
-/// writer was told to be done is there at the end, whoever was killed when.
+/// Writers of a storm.
+const WRITERS: usize = 4;
+/// Granules that all of them change, half of them in either of two chunks.
+const SHARED: usize = 8;
+const SHARED_BYTES: usize = SHARED * GRANULE;
+
+/// A write to granules that all writers of a storm change. Each of those says all over whose write it is, and which: so parts of two are
+/// told from one, and what is there at the end from what should be.
+#[derive(Debug)]
+struct SharedWrite {
+    writer: usize,
+    number: u64,
+    /// Of those that are shared.
+    granules: Range<usize>,
+    begun: Instant,
+    /// None where its writer was not told that it is done: it may be there or not.
+    acknowledged: Option<Instant>,
+}
+
+impl SharedWrite {
+    fn stamp(&self) -> [u8; 8] {
+        ((self.writer as u64) << 32 | self.number).to_le_bytes()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.stamp().repeat(self.granules.len() * GRANULE / 8)
+    }
+
+    /// Whether it is another writer's, of some of the same bytes, and both were under way at once.
+    fn met(&self, other: &Self) -> bool {
+        let (Some(own_end), Some(end)) = (self.acknowledged, other.acknowledged) else { return false };
+        self.writer != other.writer
+            && self.granules.start < other.granules.end
+            && other.granules.start < self.granules.end
+            && self.begun < end
+            && other.begun < own_end
+    }
+
+    /// Whether it was begun when the other was known to be done, and is done itself.
+    fn has_replaced(&self, other: &Self) -> bool {
+        self.acknowledged.is_some() && other.acknowledged.is_some_and(|at| at < self.begun)
+    }
+}
+
+/// Every granule is of one write, and of none that another is known to have replaced.
+fn check_shared(bytes: &[u8], writes: &[SharedWrite]) {
+    for (number, granule) in bytes.chunks(GRANULE).enumerate() {
+        let stamp = &granule[..8];
+        assert!(granule.chunks(8).all(|part| part == stamp), "granule {number} is of several writes");
+        let of_it: Vec<&SharedWrite> =
+            writes.iter().filter(|write| write.granules.contains(&number)).collect();
+        let there = of_it.iter().find(|write| write.stamp() == *stamp);
+        let there = there.unwrap_or_else(|| panic!("nobody wrote {stamp:?} to granule {number}"));
+        let lost = of_it.iter().find(|write| write.has_replaced(there));
+        assert!(lost.is_none(), "granule {number} has {there:?}, and not {lost:?} or a later one");
+    }
+}
+
+/// A client of a storm.
+struct Writer {
+    number: usize,
+    /// Bytes that it alone changes.
+    own: Range<usize>,
+    /// Bytes that all change.
+    shared: Range<usize>,
+    random: Pcg64Mcg,
+    /// The object, but for what is shared.
+    model: Arc<Mutex<Vec<u8>>>,
+    writes: Arc<Mutex<Vec<SharedWrite>>>,
+    shared_writes: u64,
+    updates: u64,
+    in_place: u64,
+}
+
+impl Writer {
+    async fn run(&mut self, address: &str, stop: &AtomicBool) {
+        let options = Options { patience: Duration::from_secs(8), ..Options::default() };
+        let client = Client::connect(address, options).await.unwrap();
+        while !stop.load(Ordering::Relaxed) {
+            match self.random.next_u64() % 2 {
+                0 => self.change_own(&client).await,
+                _ => self.change_shared(&client).await,
+            }
+        }
+    }
+
+    /// Until it is done: what an update that failed has done nobody knows, but this writer alone changes these bytes.
+    async fn change_own(&mut self, client: &Client) {
+        let size = 1 + (self.random.next_u64() % 9000) as usize;
+        let at = self.own.start + (self.random.next_u64() % (self.own.len() - size) as u64) as usize;
+        let new = bytes(size, self.random.next_u64());
+        while !self.update(client, at, new.clone()).await {}
+        self.model.lock().unwrap()[at..at + size].copy_from_slice(&new);
+    }
+
+    /// Once: again it would be another write, and others change the same bytes.
+    async fn change_shared(&mut self, client: &Client) {
+        let first = (self.random.next_u64() % SHARED as u64) as usize;
+        let end = (first + 1 + (self.random.next_u64() % 3) as usize).min(SHARED);
+        self.shared_writes += 1;
+        let mut write = SharedWrite {
+            writer: self.number,
+            number: self.shared_writes,
+            granules: first..end,
+            begun: Instant::now(),
+            acknowledged: None,
+        };
+        if self.update(client, self.shared.start + first * GRANULE, write.bytes()).await {
+            write.acknowledged = Some(Instant::now());
+        }
+        self.writes.lock().unwrap().push(write);
+    }
+
+    /// Whether it is told to be done.
+    async fn update(&mut self, client: &Client, at: usize, new: Vec<u8>) -> bool {
+        match client.update("data", "object", at as u64, Cursor::new(new)).await {
+            Ok(report) => {
+                self.updates += 1;
+                self.in_place += u64::from(report.in_place_bytes > 0);
+                true
+            }
+            Err(error) => {
+                println!("writer {}: {error}", self.number);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                false
+            }
+        }
+    }
+}
+
+/// Writers change bytes of their own and granules that they share, often the same at once, while any two servers are killed and started
+/// again. What a writer was told to be done is there at the end, whoever was killed when, unless another has replaced it.
 #[test]
 fn nothing_acknowledged_is_lost_in_a_storm_of_updates_and_kills() {
     storm("parity:segment=2MiB,reserve=512KiB");
@@ -325,57 +461,45 @@ fn nothing_acknowledged_is_lost_in_a_storm_where_parity_is_overwritten() {
 }
 
 fn storm(policy: &str) {
-    const WRITERS: usize = 4;
     const ROUNDS: usize = 6;
     let seed = seed();
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     // Reserves shrink meanwhile, where there are any.
     let mut bed = Bed::with_bucket(&Shape { reserve_period_s: 1, ..shape(6, 1) }, policy);
     let length = 2 * MIB;
-    let original = bytes(length, seed);
+    let part = (length - SHARED_BYTES) / WRITERS;
+    // In the midst of the object, where its second data chunk ends.
+    let shared = WRITERS / 2 * part..WRITERS / 2 * part + SHARED_BYTES;
+    let mut original = bytes(length, seed);
+    let (begun, acknowledged) = (Instant::now(), None);
+    let mut first = SharedWrite { writer: WRITERS, number: 0, granules: 0..SHARED, begun, acknowledged };
+    original[shared.clone()].copy_from_slice(&first.bytes());
     block_on(async {
         let client = patient(&bed).await;
         put(&client, "object", &original).await;
     });
-    let part = length / WRITERS;
-    let models: Vec<Vec<u8>> =
-        (0..WRITERS).map(|writer| original[writer * part..(writer + 1) * part].to_vec()).collect();
-    let models = Arc::new(std::sync::Mutex::new(models));
-    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    first.acknowledged = Some(Instant::now());
+    let (model, writes) = (Arc::new(Mutex::new(original)), Arc::new(Mutex::new(vec![first])));
+    let stop = Arc::new(AtomicBool::new(false));
     let address = bed.cluster.address().to_owned();
     let threads: Vec<_> = (0..WRITERS)
-        .map(|writer| {
-            let (models, stop, address) = (models.clone(), stop.clone(), address.clone());
-            let mut random = Pcg64Mcg::seed_from_u64(seed ^ (writer as u64 + 1));
+        .map(|number| {
+            let start = number * part + if number < WRITERS / 2 { 0 } else { SHARED_BYTES };
+            let mut writer = Writer {
+                number,
+                own: start..start + part,
+                shared: shared.clone(),
+                random: Pcg64Mcg::seed_from_u64(seed ^ (number as u64 + 1)),
+                model: model.clone(),
+                writes: writes.clone(),
+                shared_writes: 0,
+                updates: 0,
+                in_place: 0,
+            };
+            let (stop, address) = (stop.clone(), address.clone());
             std::thread::spawn(move || {
-                let (mut updates, mut in_place) = (0u64, 0u64);
-                block_on(async {
-                    let options = Options { patience: Duration::from_secs(8), ..Options::default() };
-                    let client = Client::connect(&address, options).await.unwrap();
-                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                        let size = 1 + (random.next_u64() % 9000) as usize;
-                        let at = (random.next_u64() % (part - size) as u64) as usize;
-                        let new = bytes(size, random.next_u64());
-                        // Until it is done: what an update that failed has done nobody knows, but this writer alone changes
-                        // these bytes.
-                        loop {
-                            let offset = (writer * part + at) as u64;
-                            match client.update("data", "object", offset, Cursor::new(new.clone())).await {
-                                Ok(report) => {
-                                    updates += 1;
-                                    in_place += u64::from(report.in_place_bytes > 0);
-                                    break;
-                                }
-                                Err(error) => {
-                                    println!("writer {writer}: {error}");
-                                    tokio::time::sleep(Duration::from_millis(100)).await;
-                                }
-                            }
-                        }
-                        models.lock().unwrap()[writer][at..at + size].copy_from_slice(&new);
-                    }
-                });
-                (updates, in_place)
+                block_on(writer.run(&address, &stop));
+                writer
             })
         })
         .collect();
@@ -391,20 +515,32 @@ fn storm(policy: &str) {
         bed.restart(second);
     }
     std::thread::sleep(Duration::from_millis(500));
-    stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    for (writer, thread) in threads.into_iter().enumerate() {
-        let (updates, in_place) = thread.join().unwrap();
-        println!("writer {writer}: {updates} updates, {in_place} in place");
+    stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        let Writer { number, updates, in_place, .. } = thread.join().unwrap();
+        println!("writer {number}: {updates} updates, {in_place} in place");
         assert!(updates > 0);
     }
-    let model = models.lock().unwrap().concat();
+    let mut model = std::mem::take(&mut *model.lock().unwrap());
+    let writes = std::mem::take(&mut *writes.lock().unwrap());
+    let met = writes.iter().filter(|write| writes.iter().any(|other| write.met(other))).count();
+    println!("{met} of {} writes met others in the same granules", writes.len());
+    assert!(met > 0, "no two writers changed the same bytes at once");
     block_on(async {
         let client = patient(&bed).await;
         eventually("all servers answer", WITHIN, async || {
             client.get("data", "object", None, std::io::sink()).await.is_ok()
         })
         .await;
-        assert!(get(&client).await == model, "with all servers");
+        // What nobody was told of may be under way yet, but not behind a later change of its chunk that is acknowledged. The midst of
+        // each of the four chunks is some writer's own.
+        for chunk in 0..4 {
+            change(&client, &mut model, (2 * chunk + 1) * length / 8, vec![7]).await;
+        }
+        let there = get(&client).await;
+        check_shared(&there[shared.clone()], &writes);
+        model[shared.clone()].copy_from_slice(&there[shared.clone()]);
+        assert!(there == model, "with all servers");
     });
     for (first, second) in [(0, 3), (1, 4), (2, 5)] {
         bed.cluster.kill_node(first).unwrap();
@@ -428,7 +564,6 @@ fn degraded_reads_during_updates_show_what_was_acknowledged() {
 }
 
 fn degraded_reads(policy: &str) {
-    const GRANULE: usize = 4096;
     let seed = seed();
     let bed = Bed::with_bucket(&shape(6, 1), policy);
     let mut random = Pcg64Mcg::seed_from_u64(seed);

@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 /// A search engine's trace: 60 requests, every third reads; 16 of 20 places are written again.
 fn web_search() -> String {
     let line = |number: u64| {
-        let (at, sector) = (number * 5_000_000, number % 20 * 4099);
+        let (at, sector) = (number * 5_000_000, number % 20 * 4104);
         format!("{at} 0 {sector} 16 {}\n", u64::from(number.is_multiple_of(3)))
     };
     (0..60).map(line).collect()

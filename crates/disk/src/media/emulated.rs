@@ -295,6 +295,9 @@ impl<M: Medium + ?Sized> Medium for EmulatedMedium<M> {
 
     fn positions(&self) -> bool {
         let spec = self.shared.state().spec;
+        if let Some(rotational) = spec.rotational {
+            return rotational;
+        }
         if !spec.has_timing() {
             return self.below.positions();
         }

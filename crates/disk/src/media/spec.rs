@@ -3,7 +3,7 @@
 //! ```text
 //! spec  = "off" | field *( "," field )
 //! field = "rate=" RATE | "read=" RATE | "write=" RATE | "latency=" TIME | "jitter=" SHARE | "seed=" NUMBER
-//!       | "stall" | "error" | "error=" SHARE | "full" | "drive=" DRIVE
+//!       | "stall" | "error" | "error=" SHARE | "full" | "drive=" DRIVE | "rotational=" ( "yes" | "no" )
 //! RATE  = number with B, kB, MB, GB (powers of 1000), KiB, MiB or GiB: bytes a second ("100MB")
 //! TIME  = number with ns, us, ms or s                              SHARE = number from 0 to 1
 //! ```
@@ -13,6 +13,9 @@
 //!
 //! `DRIVE` is a modelled disk ([`crate::model::spec`]), by whose mechanics every operation then takes its time, in
 //! place of rate, latency and jitter: `drive=ata7200:bf=64:p=0:background=20ms`.
+//!
+//! `rotational` says how the medium is written to, as a rotating disk or not, whatever it is modelled as and whatever the system says of
+//! it: virtual disks often claim to rotate. It takes no time itself.
 
 use std::{fmt, str::FromStr};
 
@@ -39,6 +42,9 @@ pub struct EmulationSpec {
     pub full: bool,
     /// The disk whose mechanics give the times; rates, latency and jitter then say nothing.
     pub drive: Option<DriveSpec>,
+    /// Whether it passes for a rotating disk, whose places are dear ([`super::Medium::positions`]); `None`: as drive, rates and latency
+    /// have it, and without any of these as the medium below says.
+    pub rotational: Option<bool>,
 }
 
 /// A text that is no emulation spec.
@@ -63,6 +69,7 @@ impl EmulationSpec {
         error_rate: 0.0,
         full: false,
         drive: None,
+        rotational: None,
     };
 
     /// The same rate both ways and nothing else.
@@ -124,9 +131,11 @@ impl FromStr for EmulationSpec {
                         reason: error.reason,
                     })?);
                 }
+                ("rotational", Some(v)) => spec.rotational = Some(parse_yes_or_no(v).map_err(fail)?),
                 _ => {
                     return Err(fail(
-                        "known are off, rate=, read=, write=, latency=, jitter=, seed=, stall, error[=], full, drive=",
+                        "known are off, rate=, read=, write=, latency=, jitter=, seed=, stall, error[=], \
+                         full, drive=, rotational=",
                     ));
                 }
             }
@@ -172,6 +181,9 @@ impl fmt::Display for EmulationSpec {
         }
         if self.full {
             fields.push("full".to_owned());
+        }
+        if let Some(rotational) = self.rotational {
+            fields.push(format!("rotational={}", if rotational { "yes" } else { "no" }));
         }
         if fields.is_empty() { f.write_str("off") } else { f.write_str(&fields.join(",")) }
     }
@@ -227,6 +239,14 @@ fn parse_share(text: &str) -> Result<f64, &'static str> {
     }
 }
 
+fn parse_yes_or_no(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("expected yes or no"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,12 +260,16 @@ mod tests {
             "error=0.25,full,seed=9",
             "drive=ata7200:bf=64:p=0:background=20ms:policy=sptf:seed=4",
             "drive=ata7200,stall,error=0.5",
+            "rotational=no",
+            "rate=100MB,rotational=yes",
         ] {
             let spec: EmulationSpec = text.parse().unwrap();
             assert_eq!(spec.to_string().parse::<EmulationSpec>().unwrap(), spec, "{text} -> {spec}");
         }
         let spec: EmulationSpec = "rate=100MB, latency=5ms".parse().unwrap();
         assert_eq!((spec.read_bytes_per_s, spec.latency_ns), (Some(1e8), 5_000_000));
+        let spec: EmulationSpec = "rotational=no".parse().unwrap();
+        assert_eq!(spec, EmulationSpec { rotational: Some(false), ..EmulationSpec::OFF });
         assert_eq!(EmulationSpec::default(), EmulationSpec::OFF);
         assert_eq!(EmulationSpec::OFF.to_string(), "off");
     }
@@ -268,8 +292,13 @@ mod tests {
             "drive=ata7200:bf=3",
             "drive=ata7200,rate=1MB",
             "latency=1ms,drive=ata7200",
+            "rotational",
+            "rotational=",
+            "rotational=1",
         ] {
             assert!(text.parse::<EmulationSpec>().is_err(), "{text}");
         }
+        let refused = "stall, rotational=maybe".parse::<EmulationSpec>().unwrap_err();
+        assert_eq!((&*refused.field, refused.reason), ("rotational=maybe", "expected yes or no"));
     }
 }

@@ -4,6 +4,11 @@
 //! one node, on two, or on all six at once, at any step, also of the recovery before; or all of them, as when a process is
 //! killed. Half of them are back at once; of the others two at a time stay away, and updates and readers find them missing.
 //!
+//! Some disks position, as rotating ones do ([`steadfast_disk::Medium::positions`]), and others do not, as flash: on the ones the records
+//! of a log go to the journal first, on the others straight to its reserve. Two bits of a run's seed say which they are: of four runs one
+//! has disks that all position, one has none that does, and in two every other one does. Those find what runs of one kind do not: parity's
+//! two logs are of different kinds, so that they lose different things at once and bring each other forward.
+//!
 //! Updates of random bytes, unaligned, several at a time, as many uncommitted as the windows of their chunks let, messages in any
 //! order between different nodes; logged beside parity, or overwriting it (`plr` and `fo`). Readers that do without one or two of the
 //! nodes ([`steadfast_protocol::chunks::Gather`]) go on meanwhile: what they decode must be what the chunks were at the versions that they
@@ -13,7 +18,8 @@
 //! to the same bytes (the logs included). Or the segment is stored anew in the middle of it, from what is up behind a
 //! [`steadfast_protocol::chunks::Fence`], and nothing acknowledged is missing. Everything is drawn from the seed.
 //!
-//! Metrics, over all runs of a scheme: `updates`, `acknowledged`, of those `acknowledged_away` (some node was down),
+//! Metrics, over all runs of a scheme: `runs_rotating`, `runs_flash` and `runs_mixed` (whose disks position, do not, or every other one),
+//! `updates`, `acknowledged`, of those `acknowledged_away` (some node was down),
 //! `unanswered` (a crash came first, or it was waited for too long),
 //! `power_losses` (moments), of which `nodes_killed` kept all that they had written and `nodes_cut` did not, `stayed_away` of both,
 //! `recoveries_cut`, `merges`, `adopted` (differences that a log or parity brought back to the data), `gathers` (to their end, beside
@@ -21,7 +27,8 @@
 //! `gathers_unsettled` (everything changed too fast), `gathers_short` (more nodes went than there is parity for),
 //! `stored_anew`, `stuck` (of those: where parity is overwritten two chunks took the room that the other needs), `bytes_compared`.
 //!
-//! Left out: what a node asks of parity before it serves readers again, for a device that lost what it had flushed.
+//! Left out: what a node asks of parity before it serves readers again, for a device that lost what it had flushed; zeroing a reserve ahead
+//! of its log while a lane is idle: the first append zeroes all of one as small as these.
 
 mod judge;
 mod node;
@@ -52,6 +59,8 @@ use steadfast_protocol::{
 pub const NAME: &str = "codfs/storm";
 /// How parity takes updates, by name.
 type Scheme = (&'static str, Mode);
+/// Whether the disks position: those of nodes with even numbers, and those of nodes with odd ones.
+type Positions = [bool; 2];
 const SCHEMES: [Scheme; 2] = [("plr", Mode::Logged), ("fo", Mode::InPlace)];
 /// Runs of each, from seeds of their own; two hundred and 10^5 updates take some minutes.
 const RUNS: u32 = 200;
@@ -70,6 +79,9 @@ const M: usize = 2;
 /// What all runs of a scheme came to.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
+    runs_rotating: u64,
+    runs_flash: u64,
+    runs_mixed: u64,
     updates: u64,
     acknowledged: u64,
     acknowledged_away: u64,
@@ -92,8 +104,11 @@ struct Counts {
 }
 
 impl Counts {
-    fn metrics(&self) -> [(&'static str, u64); 19] {
+    fn metrics(&self) -> [(&'static str, u64); 22] {
         [
+            ("runs_rotating", self.runs_rotating),
+            ("runs_flash", self.runs_flash),
+            ("runs_mixed", self.runs_mixed),
             ("updates", self.updates),
             ("acknowledged", self.acknowledged),
             ("acknowledged_away", self.acknowledged_away),
@@ -228,6 +243,7 @@ struct Update {
 
 struct Storm {
     mode: Mode,
+    positions: Positions,
     random: Pcg64,
     code: Code,
     now: Time,
@@ -255,9 +271,12 @@ impl Storm {
         let code = Code::new(Kind::ReedSolomon, K, M)?;
         let mut model = vec![vec![0; CHUNK_BYTES]; K];
         model.iter_mut().for_each(|chunk| random.fill_bytes(chunk));
-        let (data, parity) = Self::stored(&code, mode, &model)?;
+        // Of runs that follow each other the lowest bits differ.
+        let positions = [seed.is_multiple_of(2), (seed / 2).is_multiple_of(2)];
+        let (data, parity) = Self::stored(&code, mode, positions, &model)?;
         let mut storm = Self {
             mode,
+            positions,
             random,
             code,
             now: Time(0),
@@ -279,17 +298,30 @@ impl Storm {
     }
 
     /// A segment with these data chunks.
-    fn stored(code: &Code, mode: Mode, model: &[Vec<u8>]) -> Result<(Vec<DataNode>, Vec<ParityNode>)> {
+    fn stored(
+        code: &Code,
+        mode: Mode,
+        positions: Positions,
+        model: &[Vec<u8>],
+    ) -> Result<(Vec<DataNode>, Vec<ParityNode>)> {
         let mut parities = vec![vec![0; CHUNK_BYTES]; M];
         let chunks: Vec<&[u8]> = model.iter().map(|chunk| &chunk[..]).collect();
         let mut outputs: Vec<&mut [u8]> = parities.iter_mut().map(|chunk| &mut chunk[..]).collect();
         code.encode(&chunks, &mut outputs)?;
-        let data = (0..K).map(|chunk| DataNode::new(chunk, &model[chunk], mode)).collect::<Result<_>>()?;
-        let parity = (0..M).map(|number| ParityNode::new(number, &parities[number], mode));
-        Ok((data, parity.collect::<Result<_>>()?))
+        let data = (0..K).map(|chunk| DataNode::new(chunk, &model[chunk], mode, positions[chunk % 2]));
+        let parity = (0..M).map(|number| {
+            let positions = positions[(K + number) % 2];
+            ParityNode::new(number, &parities[number], mode, positions)
+        });
+        Ok((data.collect::<Result<_>>()?, parity.collect::<Result<_>>()?))
     }
 
     fn run(mut self, counts: &mut Counts) -> Result<()> {
+        match self.positions {
+            [true, true] => counts.runs_rotating += 1,
+            [false, false] => counts.runs_flash += 1,
+            _ => counts.runs_mixed += 1,
+        }
         while self.begun < UPDATES_A_RUN {
             for _ in 0..below(&mut self.random, CALM_STEPS_MAX) {
                 self.step(counts)?;
@@ -723,6 +755,8 @@ mod tests {
         for (case, merges) in [(PLR, true), (FO, false)] {
             let value = |metric| report.value(NAME, case, metric).unwrap();
             assert_eq!(value("updates"), 2000.0);
+            // Each of them, whatever the seed.
+            assert_eq!(["runs_rotating", "runs_flash", "runs_mixed"].map(value), [1.0, 1.0, 2.0], "{case}");
             for metric in all.into_iter().chain(read) {
                 assert!(value(metric) > 0.0, "{case}: {metric}");
             }

@@ -49,6 +49,8 @@ const CAPACITY: u64 = 2 << 20;
 /// A device that may be without power.
 pub(super) struct Disk {
     medium: Arc<CrashMedium>,
+    /// Whether it positions, as a rotating disk does; it goes on so after every power loss.
+    positions: bool,
     device: Option<Device>,
     /// How often it was flushed.
     flushes: u64,
@@ -115,9 +117,9 @@ pub(super) struct ParityNode {
 }
 
 impl Disk {
-    /// A device with one chunk on it.
-    fn new(number: u128, content: &[u8], reserve_bytes: u64, first: u32) -> Result<Self> {
-        let medium = Arc::new(CrashMedium::new(CAPACITY));
+    /// A device with one chunk on it, on a medium that positions or does not.
+    fn new(number: u128, content: &[u8], reserve_bytes: u64, first: u32, positions: bool) -> Result<Self> {
+        let medium = medium_of(vec![0; CAPACITY as usize], positions);
         let options = FormatOptions {
             checkpoint_bytes: Some(JOURNAL_BYTES),
             journal_bytes: Some(JOURNAL_BYTES),
@@ -143,8 +145,8 @@ impl Disk {
         device.flush().context("flush")?;
         drop(device);
         // What led here is history: the log of writes begins now.
-        let medium = Arc::new(CrashMedium::from_image(medium.image()));
-        let mut disk = Self { medium, device: None, flushes: 0 };
+        let medium = medium_of(medium.image(), positions);
+        let mut disk = Self { medium, positions, device: None, flushes: 0 };
         disk.reopen(None)?;
         Ok(disk)
     }
@@ -157,7 +159,7 @@ impl Disk {
     pub(super) fn cut(&mut self, survives: impl FnMut(usize, usize) -> bool) {
         self.device = None;
         let image = self.medium.crash_image(self.medium.len(), survives);
-        self.medium = Arc::new(CrashMedium::from_image(image));
+        self.medium = medium_of(image, self.positions);
     }
 
     /// Power is back; `again` cuts it once more at a random point of the recovery.
@@ -168,7 +170,7 @@ impl Disk {
             drop(device);
             let at = below(random, self.medium.len() as u64 + 1) as usize;
             let image = self.medium.crash_image(at, |_, _| below(random, 2) == 0);
-            self.medium = Arc::new(CrashMedium::from_image(image));
+            self.medium = medium_of(image, self.positions);
         }
         let device = Device::open(self.medium.clone(), Some(CLUSTER)).context("open after a power loss")?;
         device.self_check();
@@ -234,9 +236,9 @@ impl Disk {
 }
 
 impl DataNode {
-    /// The node of data chunk `number`.
-    pub(super) fn new(number: usize, content: &[u8], mode: Mode) -> Result<Self> {
-        let disk = Disk::new(number as u128 + 1, content, 0, number as u32)?;
+    /// The node of data chunk `number`, on a disk that positions or does not.
+    pub(super) fn new(number: usize, content: &[u8], mode: Mode, positions: bool) -> Result<Self> {
+        let disk = Disk::new(number as u128 + 1, content, 0, number as u32, positions)?;
         let (core, kept, adopted, to_adopt, session) = Default::default();
         let window = UpdateWindow::new(Time(0), 0, []);
         Ok(Self { disk, core, window, kept, adopted, to_adopt, session, reserve_bytes: reserve_bytes(mode) })
@@ -388,10 +390,10 @@ impl DataNode {
 }
 
 impl ParityNode {
-    /// The node of parity chunk `number`.
-    pub(super) fn new(number: usize, content: &[u8], mode: Mode) -> Result<Self> {
-        let reserve_bytes = reserve_bytes(mode);
-        let disk = Disk::new((K + number) as u128 + 1, content, reserve_bytes, (K + number) as u32)?;
+    /// The node of parity chunk `number`, on a disk that positions or does not.
+    pub(super) fn new(number: usize, content: &[u8], mode: Mode, positions: bool) -> Result<Self> {
+        let (reserve_bytes, chunk) = (reserve_bytes(mode), K + number);
+        let disk = Disk::new(chunk as u128 + 1, content, reserve_bytes, chunk as u32, positions)?;
         let of = ParityOf::new(K as u16, M as u16, number as u16, CHUNK_BYTES as u64)?;
         let (core, arrived, done, links, replies, waits) = Default::default();
         let overwrites = Overwrites::new(0, []);
@@ -542,6 +544,13 @@ impl ParityNode {
     }
 }
 
+/// A medium with this content, which positions or does not.
+fn medium_of(image: Vec<u8>, positions: bool) -> Arc<CrashMedium> {
+    let medium = CrashMedium::from_image(image);
+    medium.set_positions(positions);
+    Arc::new(medium)
+}
+
 /// Bytes beside each parity chunk.
 fn reserve_bytes(mode: Mode) -> u64 {
     match mode {
@@ -553,4 +562,36 @@ fn reserve_bytes(mode: Mode) -> u64 {
 /// The bytes of a chunk that a row has.
 pub(super) fn of_row(row: u32) -> Range<u64> {
     u64::from(row) * u64::from(BLOCK_BYTES)..u64::from(row + 1) * u64::from(BLOCK_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_core::SeedableRng;
+
+    /// Appends a record to the log and flushes it; whether the append itself wrote to the medium.
+    fn append(disk: &mut Disk) -> bool {
+        let before = disk.medium.len();
+        disk.device().unwrap().log_append(SEGMENT, Epoch(1), &[7; 100]).unwrap();
+        let wrote = disk.medium.len() > before;
+        disk.flush().unwrap();
+        wrote
+    }
+
+    #[test]
+    fn records_go_straight_to_the_reserve_where_a_disk_does_not_position_also_after_power_losses() {
+        let mut random = Pcg64::seed_from_u64(1);
+        let content = vec![0; CHUNK_BYTES];
+        for positions in [true, false] {
+            let mut disk = Disk::new(1, &content, RESERVE_BYTES, K as u32, positions).unwrap();
+            assert_eq!(append(&mut disk), !positions);
+            disk.cut(|_, _| false);
+            disk.reopen(None).unwrap();
+            assert_eq!(append(&mut disk), !positions, "after a power loss");
+            disk.cut(|_, _| true);
+            disk.reopen(Some(&mut random)).unwrap();
+            assert_eq!(append(&mut disk), !positions, "after one in the recovery, too");
+            assert_eq!(disk.device().unwrap().log_entries(SEGMENT).unwrap().len(), 3);
+        }
+    }
 }

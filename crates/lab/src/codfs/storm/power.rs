@@ -201,7 +201,7 @@ impl Storm {
         for node in 0..K {
             self.give_up(node, counts);
         }
-        (self.data, self.parity) = Self::stored(&self.code, self.mode, &contents)?;
+        (self.data, self.parity) = Self::stored(&self.code, self.mode, self.positions, &contents)?;
         (self.model, self.base) = (contents, vec![0; K]);
         self.updates.clear();
         self.links.clear();
