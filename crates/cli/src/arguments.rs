@@ -123,6 +123,14 @@ pub(crate) struct Cluster {
     pub(crate) tuning: Tuning,
 }
 
+/// Before or behind others.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Class {
+    /// Give way to what others read and write, and take what they leave
+    #[arg(long)]
+    pub(crate) background: bool,
+}
+
 /// How to answer.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Output {
@@ -156,13 +164,15 @@ pub(crate) struct Up {
     /// Devices of each storage server; another number than they have is refused [default: as many as they have, in a new cluster 2]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) devices: Option<u32>,
-    /// Emulate disks, for instance `rate=100MB,latency=5ms`; `steadfast emulate` redraws them. For this start alone
+    /// Emulate disks, for instance `rate=100MB,latency=5ms`; `rotational=no` has them written to as flash, whatever the system says of
+    /// them, `rotational=yes` as rotating disks; `steadfast emulate` redraws them. For this start alone
     #[arg(long, value_name = "SPEC", value_parser = crate::units::emulation)]
     pub(crate) emulate: Option<String>,
     /// Where the metadata server listens; kept from the last run when absent
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Bytes each new device may use, for instance `20GiB`; those that are there stay as they are
+    /// Bytes each new device may use, for instance `20GiB`; those that are there stay as they are [default: in a new cluster an equal
+    /// share of nine tenths of what is free]
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = crate::units::capacity)]
     pub(crate) capacity: Option<u64>,
     /// Take each new device's whole capacity from its filesystem at once, so that no write is a first one
@@ -226,10 +236,13 @@ pub(crate) struct Node {
     /// Name of the place where this server stands, for buckets that spread over sites
     #[arg(long, default_value = "default")]
     pub(crate) site: String,
-    /// Emulate the devices' speed, for instance `rate=100MB,latency=5ms,jitter=0.1`; `off` only makes it possible
+    /// Emulate the devices' speed, for instance `rate=100MB,latency=5ms,jitter=0.1`; `rotational=no` has them written to as flash,
+    /// whatever the system says of them (virtual disks often claim to rotate), `rotational=yes` as rotating disks; `off` only makes it
+    /// possible
     #[arg(long, value_name = "SPEC", value_parser = crate::units::emulated)]
     pub(crate) emulate: Option<EmulationSpec>,
-    /// Bytes each new device may use, for instance `20GiB`; nine tenths of what its filesystem has free when absent
+    /// Bytes each new device may use, for instance `20GiB`; when absent its share of nine tenths of what is free on its filesystem, with
+    /// the other new devices of this server there
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = crate::units::capacity)]
     pub(crate) capacity: Option<u64>,
     /// Take each new device's whole capacity from its filesystem at once, so that no write is a first one
@@ -388,6 +401,8 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "D", allow_negative_numbers = true)]
     pub(crate) redundancy: f64,
     #[command(flatten)]
+    pub(crate) class: Class,
+    #[command(flatten)]
     pub(crate) cluster: Cluster,
     #[command(flatten)]
     pub(crate) output: Output,
@@ -462,6 +477,8 @@ pub(crate) struct Repair {
     #[arg(long)]
     pub(crate) keep_going: bool,
     #[command(flatten)]
+    pub(crate) class: Class,
+    #[command(flatten)]
     pub(crate) cluster: Cluster,
     #[command(flatten)]
     pub(crate) output: Output,
@@ -471,7 +488,7 @@ pub(crate) struct Repair {
 pub(crate) struct Emulate {
     /// The device, as `steadfast status` names it (the first digits are enough)
     pub(crate) device: String,
-    /// For instance `rate=10MB`, `stall`, `error`, `full`, `off`
+    /// For instance `rate=10MB`, `stall`, `error`, `full`, `rotational=no`, `off`; what it does not name is as with `off`
     #[arg(value_parser = crate::units::emulation)]
     pub(crate) spec: String,
     #[command(flatten)]

@@ -17,7 +17,7 @@ pub(crate) struct Tuning {
     #[arg(long, env = "STEADFAST_THREADS", value_name = "N", hide_short_help = true,
         value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Who encodes what a put stores under the policy `parity`: `client`, or `primary`, a node of each segment, for clients behind a
+    /// Who encodes the segments that are stored whole under the policy `parity`: `client`, or `primary`, a node of each segment, for clients behind a
     /// slow link [default: client]
     #[arg(long, env = "STEADFAST_INGEST", value_name = "WHO", hide_short_help = true)]
     pub(crate) ingest: Option<Ingest>,

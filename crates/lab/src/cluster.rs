@@ -11,7 +11,7 @@
 //! A process says `listening on ADDRESS` once it serves. None outlives the one that started it: each asks the
 //! kernel for a signal on its parent's death ([`die_with_parent`]), also when the parent is killed.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
@@ -30,6 +30,8 @@ const PARENT: &str = "STEADFAST_PARENT";
 pub(crate) const RECORD: &str = "cluster.json";
 /// A server that has not said where it listens by then is broken; a cold start takes well under a second.
 const START_WITHIN: Duration = Duration::from_secs(30);
+/// No device is given less without being told so.
+const CAPACITY_MIN_BYTES: u64 = 16 << 20;
 /// A server that has not stopped by then after a polite signal is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
@@ -80,6 +82,9 @@ struct Before {
     nodes: u32,
     devices: u32,
     listen: String,
+    /// Of each device that a start has still to make.
+    #[serde(default)]
+    capacity_bytes: Option<u64>,
 }
 
 /// A cluster is to be started with other numbers of servers or devices than it has: some would be left out, or be new.
@@ -194,7 +199,12 @@ impl LocalCluster {
     pub fn start(program: &Path, dir: &Path, shape: &Shape) -> Result<Self> {
         fs::create_dir_all(dir.join("logs")).with_context(|| format!("cannot make {}", dir.display()))?;
         let mut shape = shape.clone();
-        if let Some(before) = recorded(dir)? {
+        let before = recorded(dir)?;
+        let is_first = before.is_none();
+        if is_first && shape.capacity_bytes.is_none() && !has_a_device(dir, &shape) {
+            shape.capacity_bytes = Some(share(dir, free_bytes(dir)?, &shape)?);
+        }
+        if let Some(before) = before {
             if (before.nodes, before.devices) != (shape.nodes, shape.devices) {
                 let Before { nodes, devices, .. } = before;
                 return Err(OtherShape { dir: dir.to_owned(), nodes, devices }.into());
@@ -202,20 +212,34 @@ impl LocalCluster {
             if shape.listen.ends_with(":0") {
                 shape.listen = before.listen;
             }
+            shape.capacity_bytes = shape.capacity_bytes.or(before.capacity_bytes);
         }
         let meta = Launch::meta(program, dir, &shape)?.ready()?;
         shape.listen.clone_from(&meta.address);
         let mut cluster =
             Self { program: program.to_owned(), dir: dir.to_owned(), shape, meta, nodes: Vec::new() };
         cluster.record()?;
-        // All at once: each formats its devices on the first start.
-        let launches: Result<Vec<Launch>> =
-            (0..cluster.shape.nodes).map(|node| Launch::node(program, dir, &cluster.shape, node)).collect();
-        for launch in launches? {
-            cluster.nodes.push(launch.ready()?);
+        match cluster.launch_nodes() {
+            Ok(()) => Ok(cluster),
+            Err(error) => {
+                // Another shape may be what it takes, as long as there is no device of this one.
+                if is_first && !has_a_device(dir, &cluster.shape) {
+                    let _ = fs::remove_file(dir.join(RECORD));
+                }
+                Err(error)
+            }
         }
-        cluster.record()?;
-        Ok(cluster)
+    }
+
+    /// All at once: each formats its devices on the first start.
+    fn launch_nodes(&mut self) -> Result<()> {
+        let launches: Result<Vec<Launch>> = (0..self.shape.nodes)
+            .map(|node| Launch::node(&self.program, &self.dir, &self.shape, node))
+            .collect();
+        for launch in launches? {
+            self.nodes.push(launch.ready()?);
+        }
+        self.record()
     }
 
     fn record(&self) -> Result<()> {
@@ -334,7 +358,7 @@ impl LocalCluster {
 
     /// Stops every server politely, the metadata server last.
     pub fn stop(mut self) {
-        for server in &self.nodes {
+        for server in &mut self.nodes {
             server.signal_stop();
         }
         let deadline = Instant::now() + STOP_WITHIN;
@@ -412,6 +436,35 @@ fn node_dir(dir: &Path, node: u32) -> PathBuf {
 
 fn device_dir(dir: &Path, node: u32, device: u32) -> PathBuf {
     node_dir(dir, node).join(format!("disk-{device}"))
+}
+
+/// What the filesystem of a directory has free, bytes.
+fn free_bytes(dir: &Path) -> Result<u64> {
+    let stat = rustix::fs::statvfs(dir).with_context(|| format!("cannot look at {}", dir.display()))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// What each of the devices, all of them new and on one filesystem, may use: nine tenths of what is free, shared.
+fn share(dir: &Path, free_bytes: u64, shape: &Shape) -> Result<u64> {
+    let devices = u64::from(shape.nodes) * u64::from(shape.devices);
+    let share = free_bytes / 10 * 9 / devices.max(1);
+    ensure!(
+        share >= CAPACITY_MIN_BYTES,
+        "{} has {} MB free, too little for {}: make room, ask for fewer (`--nodes`, `--devices`), or say how large they are \
+         (`--capacity`)",
+        dir.display(),
+        free_bytes / 1_000_000,
+        counted(devices, "device")
+    );
+    Ok(share)
+}
+
+/// Whether any device was made: one that was not leaves nothing in its directory.
+fn has_a_device(dir: &Path, shape: &Shape) -> bool {
+    let nodes = (0..shape.nodes).map(|node| node_dir(dir, node));
+    let devices = nodes.filter_map(|node| fs::read_dir(node).ok()).flatten().flatten();
+    let mut files = devices.filter_map(|device| fs::read_dir(device.path()).ok());
+    files.any(|mut files| files.next().is_some())
 }
 
 /// A process started and not yet heard of.
@@ -515,7 +568,11 @@ impl Server {
         newly
     }
 
-    fn signal_stop(&self) {
+    fn signal_stop(&mut self) {
+        // The number of one that was waited for may be another process's by now.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
         let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
         if let Some(pid) = pid {
             // Already gone is what was wanted.
@@ -561,7 +618,8 @@ mod tests {
         let file = dir.path().join(RECORD);
         let text = r#"{"nodes":3,"devices":2,"emulate":null,"listen":"127.0.0.1:7","of_a_later_build":[1]}"#;
         fs::write(&file, text).unwrap();
-        let before = Before { nodes: 3, devices: 2, listen: "127.0.0.1:7".to_owned() };
+        let listen = "127.0.0.1:7".to_owned();
+        let before = Before { nodes: 3, devices: 2, listen, capacity_bytes: None };
         assert_eq!(recorded(dir.path()).unwrap(), Some(before));
         assert_eq!(LocalCluster::before(dir.path()).unwrap(), Some((3, 2)));
         fs::write(&file, &text[..20]).unwrap();
@@ -571,6 +629,17 @@ mod tests {
             fs::create_dir_all(device_dir(dir.path(), node, device)).unwrap();
         }
         assert!(damaged().ends_with("start the cluster with `--nodes 3 --devices 2`"), "{}", damaged());
+    }
+
+    #[test]
+    fn new_devices_share_what_their_filesystem_has_free() {
+        let (dir, usual) = (Path::new("/made/here"), Shape::default());
+        assert_eq!(share(dir, 160 << 30, &usual).unwrap(), (160 << 30) / 10 * 9 / 16);
+        // A server with two of them alone would find enough.
+        let refused = share(dir, 100_000_000, &usual).unwrap_err().to_string();
+        assert!(refused.starts_with("/made/here has 100 MB free, too little for 16 devices"), "{refused}");
+        assert!(free_bytes(Path::new("/")).unwrap() > 0);
+        assert!(free_bytes(Path::new("/no such place")).is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The bytes that an experiment stores, and the check that it gets the same ones back.
 
-use anyhow::{Context, Result, ensure};
+use crate::report::NotOffered;
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -38,7 +39,9 @@ impl Original {
         let open = || File::open(path)?.metadata();
         let found = open().with_context(|| format!("cannot read {}", path.display()))?;
         // It is read again and again.
-        ensure!(found.is_file(), "{} is no regular file", path.display());
+        if !found.is_file() {
+            return Err(NotOffered(format!("{} is no regular file", path.display())).into());
+        }
         Ok(Self::File(path.to_owned(), found.len()))
     }
 

@@ -29,6 +29,8 @@ use tokio::task::JoinSet;
 
 /// Longer pieces are read and written one part after the other, so that a request of 4 GiB does not take as much memory.
 const PIECE_BYTES_MAX: u32 = 4 << 20;
+/// Of all requests, in memory: a gigabyte.
+const PIECES_MAX: usize = 1 << 26;
 /// How far apart the places are from which two writes in a row take their bytes, and how many such places there are: what is
 /// written to one place twice differs.
 const NOISE_STEP: usize = 61;
@@ -124,11 +126,19 @@ impl Requests {
             return Err(NotOffered(why).into());
         }
         let mut map = CompactingMap::new(size);
-        let mut list = Vec::new();
+        let (mut list, mut pieces_in_all) = (Vec::new(), 0);
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         for request in requests.take(limit) {
             let request = request?;
-            let pieces = map.pieces(&request).into_iter().flat_map(parts).collect();
+            if map.is_full() || pieces_in_all > PIECES_MAX {
+                let taken = list.len();
+                let why = format!(
+                    "it touches too much to be held in memory: `--limit {taken}` takes what comes before"
+                );
+                return Err(NotOffered(why).into());
+            }
+            let pieces: Vec<_> = map.pieces(&request).into_iter().flat_map(parts).collect();
+            pieces_in_all += pieces.len();
             list.push(Request { at: request.at, write: request.write, pieces });
         }
         ensure!(!list.is_empty(), "it has no requests");
@@ -452,6 +462,17 @@ mod tests {
         assert_eq!((small.object_bytes, small.folded_regions), (3 * REGION_BYTES, 9));
         assert!(requests(Some(1000), None).unwrap_err().to_string().contains("1 MiB"));
         assert!(requests(None, Some(0)).unwrap_err().to_string().contains("no requests"));
+    }
+
+    /// Each line of 30 bytes asks for 4 GiB elsewhere.
+    #[test]
+    fn a_trace_that_touches_more_than_fits_memory_is_refused() {
+        let line = |number: u64| format!("{number} 0 {} 8388600 1\n", number * 8_388_608);
+        let trace: String = (0..300).map(line).collect();
+        let of = |limit| Requests::of(Trace::new(io::Cursor::new(trace.clone())).unwrap(), limit, None);
+        let error = of(None).unwrap_err();
+        assert!(error.is::<NotOffered>() && error.to_string().contains("`--limit 256`"), "{error}");
+        assert_eq!(of(Some(256)).unwrap().count(), 256);
     }
 
     #[test]

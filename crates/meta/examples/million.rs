@@ -1,4 +1,5 @@
-//! How long a metadata server is away after `kill -9`, and how many changes it commits in a second.
+//! How long a metadata server is away after `kill -9`, how many changes it commits in a second, and how long it takes to list all, page
+//! by page.
 //!
 //! ```text
 //! cargo run --release -p steadfast-meta --example million [OBJECTS] [DIRECTORY]
@@ -21,7 +22,7 @@ use steadfast_meta::{MetaOptions, Service, Store};
 use steadfast_protocol::{
     DeviceId, IndexRanges, NodeId, RequestId, Time,
     layout::{CodeKind, CodeSpec, Geometry, Holder, SegmentLayout},
-    message::{Change, MetaAnswer, MetaRequest, NodeRecord, PutBegun, Query},
+    message::{Change, LIST_PAGE_MAX, MetaAnswer, MetaRequest, NodeRecord, PutBegun, Query},
     meta::{self, Liveness, Terms},
     policy::{Pledge, Policy},
 };
@@ -49,7 +50,48 @@ fn main() -> Result<()> {
     for _ in 0..KILLS {
         kill_and_time(&dir)?;
     }
+    list(&dir, objects)?;
     rates(&dir, "full store")
+}
+
+/// Lists the bucket by pages as large as there are.
+fn list(dir: &Path, objects: u64) -> Result<()> {
+    let service = Service::open(&options(dir))?;
+    let began = Instant::now();
+    let (mut keys, mut pages, mut slowest, mut after) = (0, 0, 0.0_f64, None::<String>);
+    let runtime = runtime()?;
+    loop {
+        let query = Query::List {
+            bucket: BUCKET.into(),
+            prefix: "run-".into(),
+            after: after.clone(),
+            limit: LIST_PAGE_MAX,
+        };
+        let asked = Instant::now();
+        let MetaAnswer::Page { objects: page, more } =
+            runtime.block_on(service.handle(MetaRequest::Ask(query)))?
+        else {
+            bail!("a listing answers a page")
+        };
+        slowest = slowest.max(asked.elapsed().as_secs_f64());
+        if page.windows(2).any(|pair| pair[0].key >= pair[1].key) {
+            bail!("a page is out of order");
+        }
+        keys += page.len() as u64;
+        pages += 1;
+        after = page.last().map(|object| object.key.clone());
+        if !more {
+            break;
+        }
+    }
+    if keys != objects {
+        bail!("{keys} of {objects} keys were listed");
+    }
+    print("list", "seconds", began.elapsed().as_secs_f64());
+    print("list", "pages", f64::from(pages));
+    print("list", "slowest_page_seconds", slowest);
+    print("list", "resident_bytes", resident_bytes(std::process::id())?);
+    Ok(())
 }
 
 fn print(case: &str, metric: &str, value: f64) {

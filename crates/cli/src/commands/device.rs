@@ -1,9 +1,10 @@
 //! `steadfast device`: devices that come and go.
 
-use super::{connect, doings::Moved, print_json};
+use super::{connect, connect_as, doings::Moved, print_json};
 use crate::{
-    arguments::{Cluster, Output},
+    arguments::{Class, Cluster, Output},
     exit::Refusal,
+    harmless::harmless,
     progress,
     units::show_bytes,
 };
@@ -74,17 +75,22 @@ pub(crate) enum Device {
         #[arg(long)]
         keep_going: bool,
         #[command(flatten)]
+        class: Class,
+        #[command(flatten)]
         cluster: Cluster,
         #[command(flatten)]
         output: Output,
     },
-    /// Remove an empty device from the cluster, for good
+    /// Remove empty devices from the cluster, for good
     Remove {
-        /// The device, by its first digits
-        device: String,
-        /// Its disk is dead: repair what it held from what others hold, as far as that goes, and then remove it
+        /// Devices, by their first digits, or storage servers with all their devices, by their address
+        #[arg(required = true, value_name = "DEVICE|NODE")]
+        names: Vec<String>,
+        /// Their disks are dead: repair what they held from what others hold, all at once and as far as that goes, and then remove them
         #[arg(long)]
         lost: bool,
+        #[command(flatten)]
+        class: Class,
         #[command(flatten)]
         cluster: Cluster,
         #[command(flatten)]
@@ -98,8 +104,8 @@ pub(crate) async fn run(command: Device) -> anyhow::Result<()> {
         Device::Add { node, dir, capacity, thick, cluster, output } => {
             add(&node, &dir, (capacity, thick), &cluster, output).await
         }
-        Device::Drain { names, cancel, force, keep_going, cluster, output } => {
-            let client = connect(&cluster).await?;
+        Device::Drain { names, cancel, force, keep_going, class, cluster, output } => {
+            let client = connect_as(class, &cluster).await?;
             let registry = client.registry().await?;
             let devices = match several(&registry, &names) {
                 Err(error) => return Err(or_unserved(error, &client, &registry, &names).await),
@@ -114,16 +120,15 @@ pub(crate) async fn run(command: Device) -> anyhow::Result<()> {
             client.tidy().await;
             told(&devices, &drained?, output)
         }
-        Device::Remove { device, lost, cluster, output } => {
-            let client = connect(&cluster).await?;
+        Device::Remove { names, lost, class, cluster, output } => {
+            let client = connect_as(class, &cluster).await?;
             let registry = client.registry().await?;
-            let device = match one(&registry, &device) {
-                // Its server may have been started without it.
-                Err(error) if lost => missing(&registry, &client.holdings().await?, &device).ok_or(error)?,
-                Err(error) => return Err(or_unserved(error, &client, &registry, &[device]).await),
+            let devices = match several(&registry, &names) {
+                Err(_) if lost => lost_ones(&registry, &client.holdings().await?, &names)?,
+                Err(error) => return Err(or_unserved(error, &client, &registry, &names).await),
                 found => found?,
             };
-            remove(&client, device, lost, output).await
+            remove(&client, &devices, lost, output).await
         }
     }
 }
@@ -165,8 +170,8 @@ async fn list(quick: bool, cluster: &Cluster, output: Output) -> anyhow::Result<
             device.to_string()[..12].to_owned(),
             state.to_owned(),
             health(node, report).to_owned(),
-            node.record.address.clone(),
-            node.record.site.clone(),
+            harmless(&node.record.address).into_owned(),
+            harmless(&node.record.site).into_owned(),
             show_bytes(capacity),
             show_bytes(free),
         ];
@@ -174,6 +179,12 @@ async fn list(quick: bool, cluster: &Cluster, output: Output) -> anyhow::Result<
             row.extend([segments.to_string(), blocks.to_string(), show_bytes(bytes)]);
         }
         table.add_row(row);
+    }
+    for node in registry.nodes.iter().filter(|node| node.record.devices.is_empty() && !output.json) {
+        let none = || "-".to_owned();
+        let health = if node.alive { "no devices" } else { "dead" };
+        let (address, site) = (harmless(&node.record.address), harmless(&node.record.site));
+        table.add_row([none(), none(), health.to_owned(), address.into_owned(), site.into_owned()]);
     }
     for device in unserved(&registry, holdings.as_ref()) {
         let held = holdings.as_ref().map(|all| all.get(&device).copied().unwrap_or_default());
@@ -235,7 +246,7 @@ async fn add(
     if output.json {
         return print_json(&json!({ "added": device.to_string(), "address": address, "dir": dir }));
     }
-    say!("added device {device} in {dir} to the storage server {address}")?;
+    say!("added device {device} in {dir} to the storage server {}", harmless(&address))?;
     say!("New objects use it from now on. What is stored stays where it is until it is stored again.")?;
     Ok(())
 }
@@ -318,39 +329,64 @@ async fn reactivate(client: &Client, devices: &BTreeSet<DeviceId>, output: Outpu
 fn stays_draining(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<DrainError>() {
         Some(DrainError::Stuck { restored: false, .. }) => error.context(
-            "what it held is repaired as far as it goes; the device stays draining, and the command can be run again",
+            "what was held there is repaired as far as it goes; it stays draining, and the command can be run again",
         ),
         _ => error,
     }
 }
 
-async fn remove(client: &Client, device: DeviceId, lost: bool, output: Output) -> anyhow::Result<()> {
+/// Of lost devices what several of them held is decoded once.
+async fn remove(
+    client: &Client,
+    devices: &BTreeSet<DeviceId>,
+    lost: bool,
+    output: Output,
+) -> anyhow::Result<()> {
     let repaired = if lost {
         let options = DrainOptions { lost, ..DrainOptions::default() };
-        let repaired = drain(client, &BTreeSet::from([device]), &options, output).await;
+        let drained = drain(client, devices, &options, output).await;
         client.tidy().await;
-        Some(repaired.map_err(stays_draining)?)
+        Some(drained.map_err(stays_draining)?.totals)
     } else {
         None
     };
-    client.remove_device(device, lost).await?;
-    let totals = repaired.map(|repaired| repaired.totals).unwrap_or_default();
-    if output.json {
-        return print_json(&json!({
-            "removed": device.to_string(),
-            "repaired_objects": totals.objects,
-            "repaired_blocks": totals.blocks,
-        }));
+    // Who still holds something is refused: before the others are gone for good.
+    let held = client.holdings().await?;
+    let mut in_turn: Vec<DeviceId> = devices.iter().copied().collect();
+    in_turn.sort_by_key(|device| !held.contains_key(device));
+    // All of them before anything is said: that nobody reads it leaves none there.
+    let (mut removed, mut failed) = (Vec::new(), None);
+    for device in in_turn {
+        match client.remove_device(device, lost).await {
+            Ok(()) => removed.push(device),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
     }
-    if lost {
+    if let (Some(totals), false) = (&repaired, output.json) {
         let (objects, blocks) = (counted(totals.objects, "object"), counted(totals.blocks, "block"));
-        say!("repaired {objects}: {blocks} of what the device held")?;
+        say!("repaired {objects}: {blocks} of what {} held", counted(devices.len(), "device"))?;
     }
-    say!(
-        "removed device {device}; its directory may be emptied and used again, but for the files `added` and `given`, which \
-         list other disks of that server"
-    )?;
-    Ok(())
+    // What was repaired for all of them is told once.
+    let mut totals = repaired.unwrap_or_default();
+    for device in removed {
+        if output.json {
+            let told = std::mem::take(&mut totals);
+            print_json(&json!({
+                "removed": device.to_string(),
+                "repaired_objects": told.objects,
+                "repaired_blocks": told.blocks,
+            }))?;
+            continue;
+        }
+        say!(
+            "removed device {device}; its directory may be emptied and used again, but for the files `added` and `given`, \
+             which list other disks of that server"
+        )?;
+    }
+    Ok(failed.map_or(Ok(()), Err)?)
 }
 
 fn devices_of(registry: &Registry) -> impl Iterator<Item = (&NodeState, DeviceId, u64)> {
@@ -380,9 +416,28 @@ fn unserved(registry: &Registry, held: Option<&BTreeMap<DeviceId, Holding>>) -> 
     all
 }
 
-/// The one of those whose name begins so; none where several do.
+/// [`several`], but that servers may have been started without some of the devices named, or be gone.
+fn lost_ones(
+    registry: &Registry,
+    held: &BTreeMap<DeviceId, Holding>,
+    names: &[String],
+) -> anyhow::Result<BTreeSet<DeviceId>> {
+    let mut all = BTreeSet::new();
+    for name in names {
+        match several(registry, std::slice::from_ref(name)) {
+            Ok(devices) => all.extend(devices),
+            Err(error) => drop(all.insert(missing(registry, held, name).ok_or(error)?)),
+        }
+    }
+    Ok(all)
+}
+
+/// The one of those whose name begins so; none where several do, or one that a server has.
 fn missing(registry: &Registry, held: &BTreeMap<DeviceId, Holding>, name: &str) -> Option<DeviceId> {
     let is_named = |device: &DeviceId| !name.is_empty() && device.to_string().starts_with(name);
+    if devices_of(registry).any(|(_, device, _)| is_named(&device)) {
+        return None;
+    }
     let mut named = unserved(registry, Some(held)).into_iter().filter(is_named);
     named.next().filter(|_| named.next().is_none())
 }
@@ -493,7 +548,7 @@ mod tests {
             let cause = error.to_string();
             let error = stays_draining(error.into());
             let said = said(&error);
-            let can_go_on = said.contains("the device stays draining, and the command can be run again");
+            let can_go_on = said.contains("it stays draining, and the command can be run again");
             assert_eq!(can_go_on, expected, "{said}");
             // The cause has the say about the code.
             assert!(said.contains(&cause) && error.is::<DrainError>(), "{said}");

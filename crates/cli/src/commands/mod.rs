@@ -24,13 +24,19 @@ pub(crate) mod tune;
 pub(crate) mod up;
 pub(crate) mod update;
 
-use crate::arguments::Cluster;
+use crate::arguments::{Class, Cluster};
 use serde::Serialize;
-use steadfast_client::{Client, ClientError, Options};
+use steadfast_client::{Client, ClientError, Options, Quality};
 
 /// A client of the cluster that the command line names.
 async fn connect(cluster: &Cluster) -> Result<Client, ClientError> {
     connect_with(cluster, cluster.tuning.options()).await
+}
+
+/// The same for a command whose reads and writes give way to those of others where it is told so.
+async fn connect_as(class: Class, cluster: &Cluster) -> Result<Client, ClientError> {
+    let quality = Quality { background: class.background, ..Quality::default() };
+    connect_with(cluster, Options { quality, ..cluster.tuning.options() }).await
 }
 
 /// The same with options of the command's own.

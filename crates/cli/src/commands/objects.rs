@@ -3,10 +3,11 @@
 use super::{connect, connect_with, print_json, show_time, target::Target};
 use crate::{
     arguments::{Get, Put, Remove, Stat},
+    exit::Refusal,
     progress,
     units::{show_bytes, show_rate},
 };
-use anyhow::{Context, bail};
+use anyhow::Context;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::{
@@ -35,7 +36,8 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
         let opened = File::open(&file).with_context(reading)?;
         let metadata = opened.metadata().with_context(reading)?;
         if metadata.is_dir() {
-            bail!("{} is a directory; put its files one by one", file.display());
+            let why = format!("{} is a directory; put its files one by one", file.display());
+            return Err(Refusal::Wrong(why).into());
         }
         if metadata.is_file() {
             let size = metadata.len();

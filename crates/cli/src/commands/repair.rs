@@ -1,6 +1,6 @@
 //! `steadfast repair`.
 
-use super::{connect, doings::Moved, print_json};
+use super::{connect_as, doings::Moved, print_json};
 use crate::{arguments::Repair, progress, units::show_bytes};
 use std::time::Duration;
 use steadfast_client::{Degraded, DrainOptions};
@@ -10,8 +10,8 @@ use steadfast_protocol::{
 };
 
 pub(crate) async fn run(arguments: Repair) -> anyhow::Result<()> {
-    let Repair { keep_going, cluster, output } = arguments;
-    let client = connect(&cluster).await?;
+    let Repair { keep_going, class, cluster, output } = arguments;
+    let client = connect_as(class, &cluster).await?;
     let before = client.degraded().await?;
     let bar = progress::bytes_and_count(before.lacking_bytes, output.json);
     let looks_max = Some(REPAIR_LOOKS_MAX);

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     arguments::{Emulate, Status},
+    harmless::harmless,
     units::show_bytes,
 };
 use comfy_table::{CellAlignment, Table, presets};
@@ -97,7 +98,7 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
     for node in registry.nodes.iter().filter(|node| node.alive) {
         if let Some(admin) = &node.activity.admin {
             let address = &node.record.address;
-            say!("{address}: http://{}/metrics", reached(admin, address))?;
+            say!("{}: http://{}/metrics", harmless(address), harmless(&reached(admin, address)))?;
         }
     }
     Ok(())
@@ -130,11 +131,15 @@ fn table(nodes: &[NodeState], devices: &[DeviceNow]) -> Table {
     ]);
     let mut devices = devices.iter();
     for node in nodes {
+        if node.record.devices.is_empty() {
+            let state = if node.alive { "no devices".to_owned() } else { silence(node.silent_ms) };
+            table.add_row([harmless(&node.record.address).into_owned(), "-".to_owned(), state]);
+        }
         for (row, device) in devices.by_ref().take(node.record.devices.len()).enumerate() {
             let repaired = device.leaving.is_some_and(|leaving| leaving.lost);
             let heard = |text: String| if device.state == "unheard" { String::new() } else { text };
             table.add_row([
-                if row == 0 { device.server.clone() } else { String::new() },
+                if row == 0 { harmless(&device.server).into_owned() } else { String::new() },
                 device.device[..12].to_owned(),
                 if node.alive || repaired { device.word() } else { silence(node.silent_ms) },
                 show_bytes(device.used_bytes),

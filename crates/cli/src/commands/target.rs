@@ -4,7 +4,8 @@
 //! puts there all of its own. What links lead to is written, and they stay; so do the permissions of what is replaced, but it is
 //! whoever fetched it that owns it then.
 
-use anyhow::{Context, bail};
+use crate::exit::Refusal;
+use anyhow::Context;
 use rustix::io::Errno;
 use std::{
     fs::{self, File, Permissions},
@@ -45,7 +46,8 @@ impl Target {
         let cannot = || format!("cannot write {}", named.display());
         let there = match fs::metadata(named) {
             Ok(there) if there.is_dir() => {
-                bail!("{} is a directory; name the file to write", named.display())
+                let why = format!("{} is a directory; name the file to write", named.display());
+                return Err(Refusal::Wrong(why).into());
             }
             Ok(there) => Some(there),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

@@ -1,11 +1,11 @@
 //! `steadfast tune`: another redundancy for an object that is there.
 
-use super::{connect, print_json, update::report};
+use super::{connect_as, print_json, update::report};
 use crate::{arguments::Tune, units::show_bytes};
 
 pub(crate) async fn run(arguments: Tune) -> anyhow::Result<()> {
-    let Tune { object, redundancy, cluster, output } = arguments;
-    let client = connect(&cluster).await?;
+    let Tune { object, redundancy, class, cluster, output } = arguments;
+    let client = connect_as(class, &cluster).await?;
     let tuned = client.tune(&object.bucket, &object.key, redundancy).await;
     client.tidy().await;
     let tuned = tuned?;

@@ -2,11 +2,12 @@
 
 use super::{connect, objects::Counted, print_json};
 use crate::{arguments::Put, exit::Refusal, object_name::ObjectName, progress, units::show_bytes};
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde_json::json;
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Seek},
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
 };
 use steadfast_client::{AmendReport, Client, PutOptions};
@@ -85,22 +86,40 @@ impl Changed {
     }
 }
 
-/// A file that can be read again, from its begin, and its length; standard input is kept in one without a name.
+/// A file that can be read again, from its begin, and its length; standard input, and what a pipe gives, is kept in one without a name.
 pub(super) fn open(file: &Path) -> anyhow::Result<(File, u64)> {
     if file == Path::new("-") {
-        let mut kept = tempfile::tempfile().context("cannot keep standard input")?;
-        let length = io::copy(&mut io::stdin(), &mut kept).context("cannot keep standard input")?;
-        kept.rewind()?;
-        return Ok((kept, length));
+        return kept(&mut io::stdin()).context("cannot keep standard input");
     }
+    let wrong = |why| Refusal::Wrong(format!("{} {why}", file.display()));
     if file.is_dir() {
-        bail!("{} is a directory; name the file that has the new bytes", file.display());
+        return Err(wrong("is a directory; name the file that has the new bytes").into());
     }
     let reading = || format!("cannot read {}", file.display());
     let mut source = File::open(file).with_context(reading)?;
+    let kind = source.metadata().with_context(reading)?.file_type();
+    if kind.is_char_device() && !is_null(&source).with_context(reading)? {
+        return Err(wrong("is a device whose bytes may have no end; `-` takes standard input").into());
+    }
+    if kind.is_fifo() || kind.is_socket() {
+        return kept(&mut source).with_context(|| format!("cannot keep what {} gives", file.display()));
+    }
     let length = source.seek(io::SeekFrom::End(0)).with_context(reading)?;
     source.rewind()?;
     Ok((source, length))
+}
+
+/// Whether it is the device that has no bytes.
+fn is_null(source: &File) -> io::Result<bool> {
+    Ok(source.metadata()?.rdev() == fs::metadata("/dev/null")?.rdev())
+}
+
+/// What can be read once, kept in a file without a name.
+fn kept(once: &mut impl io::Read) -> anyhow::Result<(File, u64)> {
+    let mut kept = tempfile::tempfile()?;
+    let length = io::copy(once, &mut kept)?;
+    kept.rewind()?;
+    Ok((kept, length))
 }
 
 /// What a change of an object took, for `--json`.
@@ -125,4 +144,34 @@ pub(crate) fn report(object: &ObjectName, changed: &AmendReport) -> serde_json::
         "freed_bytes": changed.freed_bytes,
         "seconds": changed.latency.as_secs_f64(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use std::io::{Read, Write};
+
+    #[test]
+    fn what_a_pipe_gives_is_kept_and_what_has_no_end_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, file) = (dir.path().join("pipe"), dir.path().join("file"));
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        std::fs::write(&file, [7; 5000]).unwrap();
+        let written = pipe.clone();
+        let writer = std::thread::spawn(move || {
+            File::options().write(true).open(written).unwrap().write_all(&[7; 5000]).unwrap();
+        });
+        for given in [&pipe, &file] {
+            let (mut source, length) = open(given).unwrap();
+            let mut bytes = Vec::new();
+            source.read_to_end(&mut bytes).unwrap();
+            assert!(length == 5000 && bytes == [7; 5000], "{length}");
+        }
+        writer.join().unwrap();
+        for (wrong, why) in [(Path::new("/dev/zero"), "no end"), (dir.path(), "directory")] {
+            let error = open(wrong).unwrap_err();
+            assert!(error.is::<Refusal>() && error.to_string().contains(why), "{error}");
+        }
+    }
 }

@@ -49,7 +49,7 @@ fn names_buckets_and_policies_are_judged_and_explained() {
     let refused = bed.command(&["put", file]).arg(not_utf8).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
     bed.fails(1, &["put", "/nonexistent/file", "data/key"]);
-    bed.fails(1, &["put", bed.dir.path().to_str().unwrap(), "data/key"]);
+    bed.fails(2, &["put", bed.dir.path().to_str().unwrap(), "data/key"]);
     bed.fails(3, &["get", "data/key", "-"]);
     bed.fails(3, &["rm", "data/key"]);
     for range in ["9-3", "-5"] {

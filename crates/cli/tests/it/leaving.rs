@@ -7,7 +7,7 @@ use crate::{
 };
 use serde_json::Value;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::PathBuf,
     process::{Child, Stdio},
@@ -378,6 +378,27 @@ fn a_dead_disk_is_repaired_from_the_others() {
     block_on(eventually("it is refused", WITHIN, async || {
         fs::read_to_string(&log).unwrap().contains("was removed from the cluster")
     }));
+}
+
+#[test]
+fn the_disks_of_a_dead_server_are_repaired_together() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(5, 2), "rateless:redundancy=1,tolerate=2");
+    let file = bed.file("original", 7 << 20, seed);
+    bed.put(&file, "object");
+    let lost: Vec<String> = devices(&bed, 1).iter().map(ToString::to_string).collect();
+    let address = bed.cluster.node_address(1).to_owned();
+    bed.cluster.kill_node(1).unwrap();
+    let said = bed.settled(&["device", "remove", "--lost", "--background", &address, "--json"]);
+    let removed: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: BTreeSet<&str> = removed.iter().map(|line| line["removed"].as_str().unwrap()).collect();
+    assert_eq!(names, lost.iter().map(String::as_str).collect(), "{said}");
+    // What was on both is decoded once, and told once.
+    let repaired = |line: &Value| line["repaired_blocks"].as_u64().unwrap();
+    assert!(repaired(&removed[0]) > 0 && repaired(&removed[1]) == 0, "{said}");
+    assert!(lost.iter().all(|device| !listed(&bed).contains_key(device)));
+    bed.cluster.kill_node(3).unwrap();
+    bed.get_equals("object", &fs::read(&file).unwrap());
 }
 
 /// Its server was started without it, as is natural with a dead disk: what it held is repaired all the same.

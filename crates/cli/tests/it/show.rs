@@ -178,7 +178,7 @@ fn a_local_cluster_that_was_stopped_goes_on_with_what_it_has() {
     std::fs::write(&file, &original).unwrap();
     let up = |shape: &[&str]| {
         let mut up = Command::new(program());
-        up.args(["up", "--json", "--capacity", "64MiB", "--dir"]).arg(&cluster).args(shape);
+        up.args(["up", "--json", "--dir"]).arg(&cluster).args(shape);
         up
     };
     let started = |shape: &[&str]| {
@@ -203,7 +203,11 @@ fn a_local_cluster_that_was_stopped_goes_on_with_what_it_has() {
             output.status.success()
         }));
     };
-    let (first, address) = started(&["--nodes", "2", "--devices", "1"]);
+    // One that did not come up, and made no device, binds nobody to its shape.
+    let too_large =
+        up(&["--nodes", "3", "--devices", "1", "--thick", "--capacity", "900TB"]).output().unwrap();
+    assert_eq!(too_large.status.code(), Some(1), "{}", String::from_utf8_lossy(&too_large.stderr));
+    let (first, address) = started(&["--nodes", "2", "--devices", "1", "--capacity", "64MiB"]);
     client(&address, &["bucket", "create", "data", "--policy", "rateless:redundancy=1,tolerate=1"]);
     client(&address, &["put", file.to_str().unwrap(), "data/object"]);
     stopped(first);

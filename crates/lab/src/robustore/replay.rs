@@ -6,7 +6,7 @@ use super::{
     scheme::Scheme,
 };
 use crate::report::NotOffered;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use steadfast_sim::{Damage, Record};
@@ -61,25 +61,24 @@ pub struct Replay {
 /// never sent.
 pub fn run(request: &Request) -> Result<Replay> {
     let Request { experiment, point, scheme, seed, number, watch } = request;
-    let found = parameters::find(experiment)
-        .ok_or_else(|| NotOffered(format!("no experiment named `{experiment}`")))??;
+    crate::known(experiment)?;
+    let accesses = || NotOffered(format!("{experiment} has no accesses that could be run again"));
+    let found = parameters::find(experiment).ok_or_else(accesses)??;
     let labels = || found.points.iter().map(|(label, _)| label.as_str()).collect::<Vec<_>>().join(", ");
     let named = found.points.iter().find(|(label, _)| label == point);
     let (_, parameters) = named
         .ok_or_else(|| NotOffered(format!("{experiment} has no point `{point}`; it has {}", labels())))?;
     let parameters = &scheme.parameters(parameters);
-    ensure!(
-        parameters.sequence == 1 && parameters.clients == 1,
-        "{experiment}: its accesses share a world and cannot be run alone"
-    );
-    ensure!(
-        scheme.fits(parameters),
-        "{} does not fit {point}: its redundancy is {}",
-        scheme.name(),
-        parameters.redundancy
-    );
+    let refused = |why: String| Err(NotOffered(why).into());
+    if parameters.sequence != 1 || parameters.clients != 1 {
+        return refused(format!("{experiment}: its accesses share a world and cannot be run alone"));
+    }
+    if !scheme.fits(parameters) {
+        let (scheme, redundancy) = (scheme.name(), parameters.redundancy);
+        return refused(format!("{scheme} does not fit {point}: its redundancy is {redundancy}"));
+    }
     if watch.flip.is_some() && parameters.access == Access::Write {
-        bail!("a damaged message is followed in reads only, and {experiment} writes");
+        return refused(format!("a damaged message is followed in reads only, and {experiment} writes"));
     }
     let before = cpu_seconds();
     let (world, id) = access::watched(parameters, *scheme, *seed, *number, *watch)?;

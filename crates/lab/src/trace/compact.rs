@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 /// engine's has two of up to 1.1 MB), short enough that a region touched once does not take much of the file.
 pub const REGION_BYTES: u64 = 1 << 20;
 
+/// 100 MB of memory; the largest known trace touches a thousandth of them.
+const REGIONS_MAX: usize = 1 << 20;
+
 /// A part of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilePiece {
@@ -53,6 +56,11 @@ impl CompactingMap {
             left -= bytes;
         }
         pieces
+    }
+
+    /// Whether it covers so much that more would not find memory: some 10^6 regions of 1 MiB.
+    pub fn is_full(&self) -> bool {
+        self.places.len() >= REGIONS_MAX
     }
 
     /// Regions touched, folded ones too.

@@ -427,6 +427,10 @@ fn check_record(view: &dyn View, record: &NodeRecord) -> Result<(), MetaFault> {
                 text.len()
             )));
         }
+        // A person's terminal would obey them.
+        if text.contains(char::is_control) {
+            return Err(MetaFault::Invalid(format!("the node's {what} has control characters")));
+        }
     }
     if record.address.is_empty() {
         return Err(MetaFault::Invalid("the node has no address".to_owned()));

@@ -252,6 +252,8 @@ fn records_beyond_their_bounds_are_refused() {
         NodeRecord { address: "a".repeat(256), ..node_record(7, &[7]) },
         NodeRecord { address: String::new(), ..node_record(7, &[7]) },
         NodeRecord { site: "s".repeat(256), ..node_record(7, &[7]) },
+        NodeRecord { address: "\x1b[2J:1".to_owned(), ..node_record(7, &[7]) },
+        NodeRecord { site: "a\nb".to_owned(), ..node_record(7, &[7]) },
     ] {
         assert!(matches!(world.register(&bad), Err(MetaFault::Invalid(_))));
     }

@@ -5,10 +5,11 @@ use crate::{
         doings::{self, Kept},
         health::{DeviceNow, Devices},
     },
+    harmless::harmless,
     units::show_bytes,
 };
 use serde::Serialize;
-use std::{collections::BTreeSet, time::Duration};
+use std::{borrow::Cow, collections::BTreeSet, time::Duration};
 use steadfast_client::Degraded;
 use steadfast_protocol::{
     DeviceId,
@@ -51,6 +52,8 @@ pub(super) struct Frame {
     missing_devices: Vec<String>,
     /// Devices that were removed from the cluster since this began to watch.
     removed: Vec<String>,
+    /// Addresses of storage servers that have no device.
+    servers_without_devices: Vec<String>,
     devices: Vec<DeviceLine>,
 }
 
@@ -132,6 +135,12 @@ impl Frame {
             degraded_bytes: 0,
             missing_devices: now.missing.iter().map(|(device, _)| device.to_string()).collect(),
             removed: Vec::new(),
+            servers_without_devices: now
+                .nodes
+                .iter()
+                .filter(|node| node.record.devices.is_empty())
+                .map(|node| node.record.address.clone())
+                .collect(),
             devices,
         }
     }
@@ -164,6 +173,10 @@ impl Frame {
         lines.extend(devices);
         lines.truncate(rows);
         for line in &mut lines {
+            // Servers chose their addresses.
+            if let Cow::Owned(text) = harmless(&line.text) {
+                line.text = text;
+            }
             if line.text.chars().count() > columns {
                 line.text = line.text.chars().take(columns).collect();
             }
@@ -210,6 +223,9 @@ impl Frame {
                 let first = |device: &String| device.chars().take(8).collect::<String>();
                 head.push(format!("{what} {}", devices.iter().map(first).collect::<Vec<_>>().join(" ")));
             }
+        }
+        if !self.servers_without_devices.is_empty() {
+            head.push(format!("without devices {}", self.servers_without_devices.join(" ")));
         }
         head.push(format!(
             "{:<8} {:<15} {:<9} {:>5} {:>5} {:>9} {:>5} {:>8} {:>4}",
@@ -339,6 +355,20 @@ mod tests {
         assert_eq!((few.len(), few[7].marked, few[8].marked), (10, true, true));
         assert!(few.iter().all(|line| line.text.chars().count() <= 40));
         assert_eq!(few[9].text, "and 4 devices more");
+    }
+
+    #[test]
+    fn a_server_without_devices_is_named_and_no_name_moves_the_cursor() {
+        let mut now = registry(0);
+        let shown = |now: &Registry| -> Vec<String> {
+            Frame::of(now, None).lines(200, usize::MAX).into_iter().map(|line| line.text).collect()
+        };
+        assert!(!shown(&now).iter().any(|line| line.starts_with("without devices")));
+        now.nodes[3].record.devices.clear();
+        now.nodes[3].record.address = "\x1b[2J:1".to_owned();
+        let lines = shown(&now);
+        assert!(lines.iter().any(|line| line == "without devices \\u{1b}[2J:1"), "{lines:?}");
+        assert!(!lines.concat().contains(char::is_control));
     }
 
     #[test]

@@ -29,8 +29,8 @@ const KEYS_EVERY: Duration = Duration::from_millis(100);
 /// Watch devices at work: speed, queue, service time, stragglers, waste
 ///
 /// READ and WRITE are what a device's medium moves now, in MB/s; SPEED its measured reading and writing speed while
-/// busy. A device that is four times slower than the median of its peers, by speed or by the time of an operation, is
-/// marked as slow. Waste is what was read from media, and what was sent, beyond what readers used, as the readers
+/// busy. A device that is four times slower than the median of its peers, by speed and by the time of an operation where both
+/// are known, is marked as slow. Waste is what was read from media, and what was sent, beyond what readers used, as the readers
 /// themselves reported since the metadata server started; `unsent` is what cancels dropped before it was sent. Extras are
 /// blocks asked for in the place of others that were late, and won where they came first. `kept` is bandwidth reserved
 /// for accesses (read/write), and what became of wishes for it since the servers started. A device that is being emptied is shown as
