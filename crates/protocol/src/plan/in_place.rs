@@ -19,10 +19,10 @@
 //!
 //! | | read | written | n, k = 6, 4 |
 //! |---|---|---|---|
-//! | anew | what stays, at most 1 | n / k | 1 + n / k = 2.5 |
+//! | anew, of which a share s changes | what stays, 1 - s | n / k | 1 - s + n / k = 2.5 - s |
 //!
-//! So a change in place moves less where it is below (1 + n / k) / (3 + 3m) of the segment: 1 / 3.6 of it for the default code. One
-//! part of [`SHARE_MAX`] is the rule for all codes. Ranges that share a granule are requests of their own, each of which moves it.
+//! So a change in place moves less where its share is below (1 + n / k) / (4 + 3m): a quarter for the default code, 0.43 for (2, 1), 0.13
+//! for (32, 28). Ranges that share a granule are requests of their own, each of which moves it.
 //!
 //! Invariants: what is sent covers the ranges, each byte once; two that are sent share a granule only where the ranges do;
 //! each lies within one chunk and has no more bytes than the policy allows.
@@ -39,8 +39,6 @@ use crate::{
 };
 use core::ops::Range;
 
-/// A change of more than one part of so many of a segment is stored anew; see the module's doc.
-const SHARE_MAX: u64 = 4;
 /// So many granules are no reason for that, however short the segment is. Picked by eye: their requests are under way at the same time, and
 /// storing anew takes several questions one after the other.
 const GRANULES_LEAST: u64 = 16;
@@ -73,7 +71,7 @@ pub fn in_place(policy: &Policy, layout: &SegmentLayout, ranges: &[Range<u64>]) 
     let shape = ParityGeometry::of_layout(layout)?;
     let holders = shape.updatable(layout)?;
     let largest = u64::from(policy.update_bytes_max(shape.chunk_bytes())?);
-    let most = shape.capacity_bytes() / SHARE_MAX;
+    let most = most_in_place(&shape);
     let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
     let granules: u64 = ranges.iter().map(|range| range.end.div_ceil(GRANULE) - range.start / GRANULE).sum();
     if bytes > most || granules > (most / GRANULE).max(GRANULES_LEAST) {
@@ -94,6 +92,13 @@ pub fn in_place(policy: &Policy, layout: &SegmentLayout, ranges: &[Range<u64>]) 
     Some(changes)
 }
 
+/// Bytes of a segment of which as much is moved in place as by storing it anew; see the module's doc.
+fn most_in_place(shape: &ParityGeometry) -> u64 {
+    let (n, k) = (u64::from(shape.chunks), u64::from(shape.data));
+    let m = n.saturating_sub(k);
+    shape.capacity_bytes() * (k + n) / (k * (4 + 3 * m)).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,7 +107,6 @@ mod tests {
         Epoch, SegmentId, Version,
         layout::{CodeSpec, Holder},
         message::UPDATE_BYTES_MAX,
-        policy::Parity,
     };
 
     fn policy(text: &str) -> Policy {
@@ -179,17 +183,28 @@ mod tests {
         assert_eq!(ParityGeometry::of_layout(&layout).unwrap().capacity_bytes(), 2 * GRANULE);
         // Of either chunk.
         assert_eq!(one(&policy, &layout, 4090..4100).map(|changes| changes.len()), Some(2));
-        assert_eq!(one(&policy, &layout, 0..2 * GRANULE / 4 + 1), None);
+        // Three tenths of both.
+        assert!(one(&policy, &layout, 0..2 * GRANULE * 3 / 10).is_some());
+        assert_eq!(one(&policy, &layout, 0..2 * GRANULE * 3 / 10 + 1), None);
     }
 
     #[test]
-    fn the_share_is_where_the_default_code_moves_as_much_either_way() {
-        let parity = Parity::default();
-        let (n, k) = (f64::from(parity.chunks()), f64::from(parity.data()));
-        let in_place = 3.0 + 3.0 * (n - k);
-        let anew = 1.0 + n / k;
-        assert_eq!((in_place, anew), (9.0, 2.5));
-        assert_eq!((in_place / anew).round() as u64, SHARE_MAX);
+    fn the_share_is_where_a_code_moves_as_much_either_way() {
+        for (n, k, share) in [(6_u32, 4_u32, 0.25), (3, 2, 0.357), (14, 10, 0.15), (32, 28, 0.134)] {
+            let policy = policy(&format!("parity:code=rs({n},{k}),segment=64MiB"));
+            let layout = layout(&policy);
+            let shape = ParityGeometry::of_layout(&layout).unwrap();
+            let capacity = shape.capacity_bytes() as f64;
+            let most = most_in_place(&shape) as f64;
+            assert!((most / capacity - share).abs() < 1e-3, "({n},{k}): {}", most / capacity);
+            let (of_all, m) = (most / capacity, f64::from(n - k));
+            let (in_place, anew) = (of_all * (3.0 + 3.0 * m), 1.0 - of_all + f64::from(n) / f64::from(k));
+            assert!((in_place / anew - 1.0).abs() < 1e-3, "({n},{k}): {in_place} and {anew}");
+            // By whole granules, as far as they lie in chunks of their own.
+            let most = most_in_place(&shape) / GRANULE * GRANULE;
+            assert!(one(&policy, &layout, 0..most).is_some(), "({n},{k})");
+            assert_eq!(one(&policy, &layout, 0..most + GRANULE), None);
+        }
     }
 
     #[test]
