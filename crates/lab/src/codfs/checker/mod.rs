@@ -1,22 +1,24 @@
 //! `codfs/checker`: every order of events of a few updates. The update cores that serve data
 //! ([`steadfast_protocol::serve::parity_log`]) are driven through each state that they can reach, with crashes at any step,
-//! a node left out of the layout (dead, or, of a data chunk, only suspected and still at work), merges and degraded gathers.
+//! merges, degraded gathers, and fences of who stores the segment anew.
 //!
 //! Depth first over the set of states seen; a state is the whole world, so nothing is explored twice, and nothing is left
 //! out within the limits of a case and [`STATES_MAX`]. Where states came to that bound, metric `exhaustive` is 0, and
 //! random walks look at what lies beyond. At every quiet moment all ways to read every chunk (its own node, a decode by either
 //! parity chunk) must give the same bytes, and bytes that a reader may expect. A degraded gather goes on while all else does; it
 //! must give what the versions that it chose say, of both chunks, and nothing older than what was acknowledged when it began. A
-//! violation is an error that names the events leading to it. Four bugs are put in on purpose and must be found: metric `found`,
-//! with the number of `events` that show each.
+//! violation is an error that names the events leading to it. Bugs are put in on purpose, of nodes and of who stores the segment anew, and
+//! each must be found by the violation that it is: metric `found`, with the number of `events` that show it.
 //!
-//! A node that is left out is a new epoch for the cores of those that stay, and another stands in for its data chunk (§5.2): the paper's
-//! way, which the cores can. `steadfast_node` does not go it: whoever changes such a segment ends its updates by a fence at the devices and
-//! stores it anew, as `codfs/storm` does.
+//! A fence comes to all nodes or to some ([`steadfast_protocol::chunks::Fence`]), to each on its own. What is read behind it the segment
+//! is stored anew of, so all that was ever acknowledged must be in that, also what is acknowledged only later; where it is given up, what
+//! was acknowledged must be where it was. Metric `stored_anew` counts the states, and ends of walks, in which it had been read, and
+//! `stored_anew_least` those of the fence ([`world::REACHED`]) behind which it had been in the fewest: where nobody comes to read, nothing
+//! is judged.
 
 pub mod world;
 
-use self::world::{Event, Limits, Planted, Violation, World, Write};
+use self::world::{Event, K, Limits, Planted, REACHED, Violation, World, Write};
 use crate::{
     Options,
     report::{NotOffered, Report},
@@ -44,34 +46,142 @@ const WALKS_SHARE: u64 = 100;
 const WRITES: [(&str, &[Write]); 3] = [
     ("one-chunk", &ONE_CHUNK),
     ("two-chunks", &[Write { chunk: 0, bytes: [3, 0] }, Write { chunk: 1, bytes: [7, 9] }]),
-    ("one-update", &[Write { chunk: 0, bytes: [3, 5] }]),
+    ("one-update", &ONE_UPDATE),
 ];
 const ONE_CHUNK: [Write; 2] = [Write { chunk: 0, bytes: [3, 5] }, Write { chunk: 0, bytes: [7, 0] }];
+const ONE_UPDATE: [Write; 1] = [Write { chunk: 0, bytes: [3, 5] }];
 
 /// What may happen beside the updates.
-const CASES: [(&str, Limits); 7] = [
-    ("gather", Limits { crashes: 0, exclusions: 0, merges: 0, gathers: 1 }),
-    ("merge gather", Limits { crashes: 0, exclusions: 0, merges: 1, gathers: 1 }),
-    ("crash", Limits { crashes: 1, exclusions: 0, merges: 0, gathers: 0 }),
-    ("crash merge", Limits { crashes: 1, exclusions: 0, merges: 1, gathers: 0 }),
-    ("crash gather", Limits { crashes: 1, exclusions: 0, merges: 0, gathers: 1 }),
-    ("left-out", Limits { crashes: 0, exclusions: 1, merges: 0, gathers: 0 }),
-    ("crash left-out merge gather", Limits { crashes: 1, exclusions: 1, merges: 1, gathers: 1 }),
+const CASES: [(&str, Limits); 8] = [
+    ("gather", GATHER),
+    ("merge gather", Limits { merges: 1, ..GATHER }),
+    ("crash", CRASH),
+    ("crash merge", CRASH_MERGE),
+    ("crash gather", Limits { crashes: 1, ..GATHER }),
+    ("fence", FENCE),
+    ("merge fence", Limits { merges: 1, ..FENCE }),
+    ("crash fence", Limits { crashes: 1, ..FENCE }),
 ];
+const GATHER: Limits = Limits { gathers: 1, ..Limits::NONE };
+const CRASH: Limits = Limits { crashes: 1, ..Limits::NONE };
+const CRASH_MERGE: Limits = Limits { merges: 1, ..CRASH };
+const FENCE: Limits = Limits { fences: 1, ..Limits::NONE };
 
-/// Bugs, and what may happen until each is found.
-const PLANTED: [(&str, Planted, Limits); 4] = [
-    ("merge-before-commit", Planted::MergeBeforeCommit, CRASH_MERGE),
-    ("lost-delta", Planted::LostDelta, CRASH_MERGE),
-    ("applied-twice", Planted::AppliedTwice, CRASH_MERGE),
-    ("gather-newest", Planted::GatherNewest, Limits { crashes: 0, exclusions: 0, merges: 0, gathers: 1 }),
+/// A bug that is to be found.
+struct Bug {
+    name: &'static str,
+    planted: Planted,
+    /// How parity takes the updates that show it, which those are, and what may happen beside them.
+    mode: Mode,
+    writes: &'static [Write],
+    limits: Limits,
+    /// What happens first: nothing, or what leaves few enough states that it is found whatever `seed` draws.
+    begun: &'static [Event],
+    /// Of the only violation that it may show as.
+    shows: &'static str,
+}
+
+/// Bugs of nodes, and the last of who stores the segment anew.
+const PLANTED: [Bug; 8] = [
+    Bug {
+        name: "merge-before-commit",
+        planted: Planted::MergeBeforeCommit,
+        mode: Mode::Logged,
+        writes: &ONE_CHUNK,
+        limits: CRASH_MERGE,
+        begun: &[],
+        shows: "was asked for 0/",
+    },
+    // Beside crashes and merges it would show as five violations.
+    Bug {
+        name: "lost-delta",
+        planted: Planted::LostDelta,
+        mode: Mode::Logged,
+        writes: &ONE_CHUNK,
+        limits: Limits::NONE,
+        begun: &[],
+        shows: "chunk 0 reads as",
+    },
+    Bug {
+        name: "applied-twice",
+        planted: Planted::AppliedTwice,
+        mode: Mode::Logged,
+        writes: &ONE_CHUNK,
+        limits: CRASH_MERGE,
+        begun: &[],
+        shows: "chunk 0 reads as",
+    },
+    Bug {
+        name: "fo applied-twice",
+        planted: Planted::AppliedTwice,
+        mode: Mode::InPlace,
+        writes: &ONE_UPDATE,
+        limits: CRASH,
+        begun: &[],
+        shows: "chunk 0 reads as",
+    },
+    Bug {
+        name: "gather-newest",
+        planted: Planted::GatherNewest,
+        mode: Mode::Logged,
+        writes: &ONE_CHUNK,
+        limits: GATHER,
+        begun: &[],
+        shows: "gives chunk 0 as",
+    },
+    Bug {
+        name: "fenced-acknowledges",
+        planted: Planted::FencedAcknowledges,
+        mode: Mode::Logged,
+        writes: &ONE_UPDATE,
+        limits: FENCE,
+        begun: &[],
+        shows: "chunk 0 is stored anew at version 0, and 1 is acknowledged",
+    },
+    Bug {
+        name: "fenced-forgets",
+        planted: Planted::FencedForgets,
+        mode: Mode::Logged,
+        writes: &ONE_CHUNK,
+        limits: FENCE,
+        begun: &ACKNOWLEDGED,
+        shows: "version 1 of chunk 0 is answered and not durable everywhere",
+    },
+    Bug {
+        name: "reads-unfenced",
+        planted: Planted::ReadsUnfenced,
+        mode: Mode::Logged,
+        writes: &ONE_UPDATE,
+        limits: Limits { crashes: 1, ..FENCE },
+        begun: &HALF_LOGGED,
+        shows: "chunk 0 is stored anew at version 0, and 1 is acknowledged",
+    },
 ];
-const CRASH_MERGE: Limits = Limits { crashes: 1, exclusions: 0, merges: 1, gathers: 0 };
+/// The first update is acknowledged.
+const ACKNOWLEDGED: [Event; 8] = [
+    Event::Begin(0),
+    Event::Deliver(0, K),
+    Event::Deliver(0, K + 1),
+    Event::Flush(0),
+    Event::Flush(K),
+    Event::Flush(K + 1),
+    Event::Deliver(K, 0),
+    Event::Deliver(K + 1, 0),
+];
+/// One parity node has the update and is fenced; to the other it is on its way. The other data node is down.
+const HALF_LOGGED: [Event; 6] = [
+    Event::Begin(0),
+    Event::Deliver(0, K + 1),
+    Event::Crash(1, 0),
+    Event::StoreAnew([false, false, false, true]),
+    Event::Fence(K + 1),
+    Event::Flush(K + 1),
+];
 
 /// Runs it.
 ///
 /// # Errors
-/// A violation, or a planted bug that was not found.
+/// A violation, or a planted bug that was not found, or showed as another one.
 pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
     let seed = report.seed();
     let states_max = if options.quick { STATES_MAX_QUICK } else { STATES_MAX };
@@ -81,11 +191,11 @@ pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> 
             for (limits_name, limits) in &CASES {
                 let case = format!("{scheme} {writes_name} {limits_name}");
                 // In place nothing is merged.
-                let merging = limits.merges > 0 && limits.exclusions == 0;
-                if !wanted(&case) || mode == Mode::InPlace && merging {
+                if !wanted(&case) || mode == Mode::InPlace && limits.merges > 0 {
                     continue;
                 }
-                let outcome = explore(mode, writes, *limits, None, states_max, seed);
+                let first = World::new(mode, writes, *limits, None);
+                let outcome = explore(&first, states_max, seed);
                 if let Some((violation, events)) = outcome.violation {
                     bail!("{case}: {}, after {events:?}", violation.0);
                 }
@@ -100,24 +210,37 @@ pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> 
                 ] {
                     report.add(NAME, &case, metric, value, "1");
                 }
+                if limits.fences > 0 {
+                    let all = outcome.stored_anew.iter().sum::<u64>();
+                    let least = outcome.stored_anew.iter().copied().min().unwrap_or(0);
+                    report.add(NAME, &case, "stored_anew", all as f64, "1");
+                    report.add(NAME, &case, "stored_anew_least", least as f64, "1");
+                }
                 report.complete()?;
             }
         }
     }
-    for (name, planted, limits) in PLANTED {
-        let case = format!("planted {name}");
+    for bug in &PLANTED {
+        let case = format!("planted {}", bug.name);
         if !wanted(&case) {
             continue;
         }
+        let mut first = World::new(bug.mode, bug.writes, bug.limits, Some(bug.planted));
+        if let Err(early) = bug.begun.iter().try_for_each(|event| first.step(event)) {
+            bail!("{case}: {}, within {:?}", early.0, bug.begun);
+        }
         // Deeper than a quick run goes: some of them take a crash at one moment of many.
-        let outcome = explore(Mode::Logged, &ONE_CHUNK, limits, Some(planted), STATES_MAX, seed);
+        let outcome = explore(&first, STATES_MAX, seed);
         let Some((violation, events)) = outcome.violation else {
             bail!("{case}: not found in {} states", outcome.states);
         };
+        if !violation.0.contains(bug.shows) {
+            bail!("{case}: found as `{}` and not as `{}`, after {events:?}", violation.0, bug.shows);
+        }
         say(&format!("{case}: found after {} states: {}", outcome.states, violation.0));
         report.add(NAME, &case, "found", 1.0, "1");
         report.add(NAME, &case, "states", outcome.states as f64, "1");
-        report.add(NAME, &case, "events", events.len() as f64, "1");
+        report.add(NAME, &case, "events", (bug.begun.len() + events.len()) as f64, "1");
         report.complete()?;
     }
     if report.records.is_empty() {
@@ -165,35 +288,43 @@ pub struct Outcome {
     pub transitions: u64,
     /// States in which every update had its outcome and nothing was on its way.
     pub finals: u64,
+    /// States, and ends of walks, in which somebody had read what the segment is stored anew of: by the fence of [`REACHED`] that came
+    /// before. A state to which two of them lead counts for the first.
+    pub stored_anew: [u64; REACHED.len()],
     /// The first violation, and how it came about.
     pub violation: Option<(Violation, Vec<Event>)>,
 }
 
-/// Explores every order of events of these writes; `states_max` bounds memory. Where it does, walks from the first state to an
+impl Outcome {
+    /// The segment was read behind the fence that came among these events.
+    fn was_stored_anew<'e>(&mut self, came: impl IntoIterator<Item = &'e Event>) {
+        for event in came {
+            let Event::StoreAnew(reached) = event else { continue };
+            if let Some(number) = REACHED.iter().position(|fence| fence == reached) {
+                self.stored_anew[number] += 1;
+            }
+        }
+    }
+}
+
+/// Explores every order of events from `first` on; `states_max` bounds memory. Where it does, walks from the first state to an
 /// end follow, at each of whose steps `seed` draws one of the events: a search in depth that is cut short has seen all ways to
 /// end of a few beginnings, a walk sees one way of any.
-pub fn explore(
-    mode: Mode,
-    writes: &[Write],
-    limits: Limits,
-    planted: Option<Planted>,
-    states_max: u64,
-    seed: u64,
-) -> Outcome {
+pub fn explore(first: &World, states_max: u64, seed: u64) -> Outcome {
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
-    let first = World::new(mode, writes, limits, planted);
     // 128 bits of each state: two of 10^7 states are taken for one with a probability of 10^-25.
     let name = |world: &World| (hasher.hash_one(world), hasher.hash_one((world, 1u8)));
-    let mut seen = HashSet::from([name(&first)]);
-    let mut outcome = Outcome { states: 1, transitions: 0, finals: 0, violation: None };
+    let mut seen = HashSet::from([name(first)]);
+    let stored_anew = [0; REACHED.len()];
+    let mut outcome = Outcome { states: 1, transitions: 0, finals: 0, stored_anew, violation: None };
     let drawn = |world: &World, name: (u64, u64)| {
         let mut events = world.events();
         events.sort_by_cached_key(|event| hasher.hash_one((event, name, seed)));
         events
     };
     let mut path: Vec<(World, Vec<Event>, Option<Event>)> = Vec::new();
-    let events = drawn(&first, name(&first));
-    path.push((first, events, None));
+    let events = drawn(first, name(first));
+    path.push((first.clone(), events, None));
     while let Some((world, events, _)) = path.last_mut() {
         let Some(event) = events.pop() else {
             path.pop();
@@ -212,6 +343,9 @@ pub fn explore(
         }
         outcome.states += 1;
         outcome.finals += u64::from(next.is_over());
+        if next.is_stored_anew() {
+            outcome.was_stored_anew(path.iter().filter_map(|(_, _, event)| event.as_ref()));
+        }
         let events = drawn(&next, named);
         if events.is_empty() && !next.is_over() {
             let stuck =
@@ -225,7 +359,7 @@ pub fn explore(
     if outcome.states >= states_max {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         for _ in 0..states_max / WALKS_SHARE {
-            walk(World::new(mode, writes, limits, planted), &mut random, &mut outcome);
+            walk(first.clone(), &mut random, &mut outcome);
             if outcome.violation.is_some() {
                 break;
             }
@@ -242,6 +376,9 @@ fn walk(mut world: World, random: &mut Pcg64Mcg, outcome: &mut Outcome) {
         if events.is_empty() {
             if world.is_over() {
                 outcome.finals += 1;
+                if world.is_stored_anew() {
+                    outcome.was_stored_anew(&came);
+                }
             } else {
                 let said = format!("nothing can happen any more and not all is over: {}", world.outcome());
                 outcome.violation = Some((Violation(said), came));
@@ -264,7 +401,15 @@ fn walk(mut world: World, random: &mut Pcg64Mcg, outcome: &mut Outcome) {
 mod tests {
     use super::*;
 
-    /// Small enough for a debug build: each way of updating, with a crash at any step; and the planted bugs.
+    fn step_all(world: &mut World, events: &[Event]) {
+        for event in events {
+            if let Err(violation) = world.step(event) {
+                panic!("{event:?}: {}", violation.0);
+            }
+        }
+    }
+
+    /// Small enough for a debug build: each way of updating, with a crash at any step and behind a fence; and the planted bugs.
     #[test]
     fn no_order_of_events_breaks_it_and_planted_bugs_are_found() {
         let options = Options { case: None, quick: true, ..Options::default() };
@@ -272,11 +417,15 @@ mod tests {
             "plr one-chunk gather",
             "plr one-chunk merge gather",
             "plr one-chunk crash",
+            "plr one-update fence",
             "fo two-chunks",
             "planted",
         ] {
             let options = Options { case: Some(case.to_owned()), ..options.clone() };
-            run(&options, Report::new(1), &mut |line| println!("{line}")).unwrap();
+            let report = run(&options, Report::new(1), &mut |line| println!("{line}")).unwrap();
+            // Behind each of the fences.
+            let least = report.records.iter().filter(|record| record.metric == "stored_anew_least");
+            least.for_each(|record| assert!(record.value > Some(0.0), "{}", record.case));
         }
     }
 
@@ -284,7 +433,7 @@ mod tests {
     /// and the next update is stamped with its number. Named before it was durable it would be decoded with the other.
     #[test]
     fn a_version_that_two_nodes_lose_while_it_is_read_is_not_mixed_with_the_next() {
-        let limits = Limits { crashes: 2, exclusions: 0, merges: 0, gathers: 1 };
+        let limits = Limits { crashes: 2, ..GATHER };
         let mut world = World::new(Mode::Logged, &ONE_CHUNK, limits, None);
         let (data, parity) = (0, world::K);
         let mut events = vec![
@@ -309,13 +458,52 @@ mod tests {
         // The same number again; what was read is gone, and what is read now waits for its flush.
         events.extend([Event::Begin(1), Event::Deliver(data, parity), Event::GiveRows(data)]);
         events.extend([Event::Flush(data), Event::GiveRows(data)]);
-        for event in &events {
-            if let Err(violation) = world.step(event) {
-                panic!("{event:?}: {}", violation.0);
-            }
-        }
+        step_all(&mut world, &events);
         if let Err(mixed) = world.step(&Event::GiveRows(parity)) {
             panic!("{}", mixed.0);
         }
+    }
+
+    /// One parity node is fenced, the other acknowledges, the writer is answered; only then it is asked what there is.
+    #[test]
+    fn what_is_acknowledged_while_a_fence_is_made_is_stored_anew() {
+        let mut world = World::new(Mode::Logged, &ONE_UPDATE, FENCE, None);
+        let (data, other, parity, fenced) = (0, 1, world::K, world::K + 1);
+        let tell = [Event::TellVersions(data), Event::TellVersions(other)];
+        let mut events = vec![
+            Event::Begin(0),
+            Event::Deliver(data, parity),
+            Event::Deliver(data, fenced),
+            Event::Flush(data),
+            Event::StoreAnew([false, false, false, true]),
+            Event::Fence(fenced),
+            Event::Flush(fenced),
+            Event::Flush(parity),
+            Event::Deliver(fenced, data),
+            Event::Deliver(parity, data),
+        ];
+        events.extend(tell.clone());
+        events.push(Event::ReadAnew);
+        events.extend(tell);
+        // Each reads them, and gives them.
+        events.extend([data, data, other, other].map(Event::GiveRows));
+        step_all(&mut world, &events);
+        assert!(world.is_stored_anew(), "{}", world.outcome());
+        assert!(world.outcome().contains("Acked"), "{}", world.outcome());
+    }
+
+    /// It has a change that no parity node has. Nobody was answered for that; but whoever reads does not know, and it may be back.
+    #[test]
+    fn a_node_that_dies_after_it_named_what_parity_lacks_is_not_stood_in_for() {
+        let limits = Limits { crashes: 1, ..FENCE };
+        let mut world = World::new(Mode::Logged, &ONE_UPDATE, limits, None);
+        let mut events = vec![Event::Begin(0), Event::StoreAnew([true; world::K + world::M])];
+        let nodes = 0..world::K + world::M;
+        events.extend(nodes.flat_map(|node| [Event::Fence(node), Event::Flush(node)]));
+        events.extend([Event::Crash(0, 0), Event::ReadAnew]);
+        step_all(&mut world, &events);
+        let reads = |event: &Event| matches!(event, Event::GiveRows(_) | Event::TellVersions(_));
+        assert!(!world.events().iter().any(reads), "it is given up");
+        assert!(!world.is_stored_anew());
     }
 }

@@ -25,11 +25,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// What stands behind a data chunk at the node that answers for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Medium {
-    /// The chunk itself.
+    /// The chunk itself. Of one whose node is gone nobody else orders the updates (§5.2, degraded mode): whoever changes it stores its
+    /// segment anew.
     Own,
-    /// Nothing: its node is gone, and another answers for it by decoding the others (§5.2, degraded mode). `steadfast_node` does
-    /// not do so: a change of such a chunk stores its segment anew.
-    StandIn,
 }
 
 /// What happened.
@@ -265,7 +263,6 @@ struct Peer {
 /// The core; see the module's doc.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DataChunk {
-    medium: Medium,
     session: u64,
     epoch: Epoch,
     phase: Phase,
@@ -292,10 +289,9 @@ impl DataChunk {
     /// A chunk that is durable up to `version`, of which the driver has the differences from `kept_from` on without a gap
     /// (those of [`steadfast_disk::Device::held`], by [`kept_from`]). `session` is greater than that of
     /// every earlier core for this chunk under the same epoch: a count of this node's starts.
-    pub fn new(medium: Medium, session: u64, version: u64, kept_from: u64) -> Self {
+    pub fn new(_: Medium, session: u64, version: u64, kept_from: u64) -> Self {
         assert!(kept_from >= 1 && kept_from <= version + 1, "kept from {kept_from} at version {version}");
         Self {
-            medium,
             session,
             epoch: Epoch(0),
             phase: Phase::Unconfigured,
@@ -457,10 +453,6 @@ impl DataChunk {
         let Some(held) = self.held().filter(|_| self.adopting.is_none()) else { return };
         let lowest = held.iter().min().copied().unwrap_or(self.staged);
         let Some(target) = held.into_iter().max() else { return self.serve() };
-        if self.medium == Medium::StandIn && lowest > self.staged {
-            // Nothing lies here: what all logs have is the chunk, and needs no one's help.
-            (self.staged, self.durable, self.kept_from) = (lowest, lowest, lowest + 1);
-        }
         // What this node lacks itself, and what a log lacks of which this node has no difference any more: it brought it
         // forward before a crash.
         let next = if lowest + 1 < self.kept_from { lowest + 1 } else { self.staged + 1 };
@@ -505,16 +497,11 @@ impl DataChunk {
         if version != next || self.adopting.is_some() {
             return;
         }
-        match self.medium {
-            Medium::Own if version > self.staged => {
-                self.adopting = Some(version);
-                self.actions.push_back(DataAction::Adopt { version });
-            }
-            Medium::StandIn if version > self.staged => {
-                (self.staged, self.durable) = (version, version);
-                self.advance(version);
-            }
-            Medium::Own | Medium::StandIn => self.advance(version),
+        if version > self.staged {
+            self.adopting = Some(version);
+            self.actions.push_back(DataAction::Adopt { version });
+        } else {
+            self.advance(version);
         }
     }
 
@@ -591,9 +578,6 @@ impl DataChunk {
         assert_eq!(version, self.staged + 1, "the medium stamps one version after the other");
         self.staging.retain(|other| *other != request);
         self.staged = version;
-        if self.medium == Medium::StandIn {
-            self.durable = version;
-        }
         self.staged_requests.insert(version, request);
         if let Some(why) = self.fenced() {
             // It was on its way when the fence came: whoever levels decides.

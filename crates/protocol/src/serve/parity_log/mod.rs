@@ -3,7 +3,7 @@
 //!
 //! | core | where it runs | what it does |
 //! |---|---|---|
-//! | [`DataChunk`] | the data chunk's node, or one that stands in where that is gone | orders the chunk's updates: stamps updates with versions, has them logged by every live parity node, answers when all of that is durable; levels the logs after a crash |
+//! | [`DataChunk`] | the data chunk's node | orders the chunk's updates: stamps updates with versions, has them logged by every live parity node, answers when all of that is durable; levels the logs after a crash |
 //! | [`ParityChunk`] | a parity chunk's node | takes each version once, in order; merges committed ones; refuses older epochs |
 //! | [`UpdateWindow`] | the data chunk's node | which updates the core is given, and when: what may be uncommitted |
 //! | [`Behind`] | a parity chunk's node | how much of a log may lie behind what is not committed |

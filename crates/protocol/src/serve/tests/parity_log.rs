@@ -142,26 +142,6 @@ fn a_later_life_is_told_from_a_later_epoch() {
     assert_eq!(chunk.fenced(), Some(Why::LaterLife), "what comes late changes nothing of it");
 }
 
-#[test]
-fn a_stand_in_levels_the_logs_and_adopts_nothing() {
-    let mut chunk = DataChunk::new(Medium::StandIn, 1, 0, 1);
-    chunk.handle(DataInput::Configure { epoch: Epoch(2), parities: vec![0, 1] });
-    drain(|| chunk.poll());
-    chunk.handle(DataInput::Versions { parity: 1, epoch: Epoch(2), received: 7 });
-    chunk.handle(DataInput::Versions { parity: 0, epoch: Epoch(2), received: 6 });
-    assert_eq!(drain(|| chunk.poll()), [DataAction::Fetch { parity: 1, version: 7 }]);
-    chunk.handle(DataInput::Fetched { version: 7 });
-    assert_eq!(
-        drain(|| chunk.poll()),
-        [
-            DataAction::Send { parity: 0, version: 7, epoch: Epoch(2), committed: 0 },
-            DataAction::Release { through: 6 },
-        ]
-    );
-    chunk.handle(DataInput::Acked { parity: 0, through: 7 });
-    assert_eq!(drain(|| chunk.poll()), [DataAction::Release { through: 7 }]);
-}
-
 fn difference(reply: u64, epoch: u64, version: u64, committed: u64) -> ParityInput {
     ParityInput::Difference {
         reply,

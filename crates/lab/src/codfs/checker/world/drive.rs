@@ -1,32 +1,30 @@
 //! What the cores want, carried out: messages and operations of media.
 
 use super::{
-    Actor, K, Message, Planted, Progress, Record, STAND_IN, Violation, World, Write, asked, reply, xor,
+    Actor, EPOCH, K, Message, Planted, Progress, Record, Violation, World, Write, asked, reply, xor,
 };
 use steadfast_protocol::serve::parity_log::{
-    DataAction, DataChunk, DataInput, Overwrite, ParityAction, ParityChunk, ParityInput,
+    DataAction, DataChunk, DataInput, Overwrite, ParityAction, ParityInput,
 };
 
 impl World {
-    pub(super) fn at_data(&mut self, from: Actor, to: Actor, message: Message) -> Result<(), Violation> {
+    pub(super) fn at_data(&mut self, from: Actor, chunk: usize, message: Message) -> Result<(), Violation> {
         let parity = (from - K) as u16;
+        let node = &mut self.data[chunk];
         let input = match message {
             Message::Versions { epoch, received } => DataInput::Versions { parity, epoch, received },
             Message::Acked { through } => DataInput::Acked { parity, through },
             Message::Refused { reason } => DataInput::Refused { parity, reason },
             Message::Fetched { record } => {
-                if let Some(node) = self.data_node_mut(to) {
-                    node.kept.insert(record.version, record);
-                }
+                node.kept.insert(record.version, record);
                 DataInput::Fetched { version: record.version }
             }
-            Message::NotFetched { version } => DataInput::NotFetched { version },
             other => unreachable!("{other:?} is for parity nodes"),
         };
-        if let Some(core) = self.data_core_mut(to) {
+        if let Some(core) = &mut node.core {
             core.handle(input);
         }
-        self.run_data(to)
+        self.run_data(chunk)
     }
 
     pub(super) fn at_parity(&mut self, from: Actor, to: Actor, message: Message) -> Result<(), Violation> {
@@ -59,17 +57,10 @@ impl World {
             Message::Fetch { chunk, version } => {
                 let logged = node.now.log.iter().map(|(_, record)| record).chain(node.now.held.values());
                 let found = logged.copied().find(|record| (record.chunk, record.version) == (chunk, version));
-                let answer = match found {
-                    Some(record) => Message::Fetched { record },
-                    // Whoever stands in had it committed since; the asker does not know that it was left out.
-                    None if from < K && !self.listed[from] => Message::NotFetched { version },
-                    None => {
-                        return Err(Violation(format!(
-                            "parity {number} was asked for {chunk}/{version} and has it no more"
-                        )));
-                    }
-                };
-                self.send(to, from, answer);
+                let record = found.ok_or_else(|| {
+                    Violation(format!("parity {number} was asked for {chunk}/{version} and has it no more"))
+                })?;
+                self.send(to, from, Message::Fetched { record });
             }
             other => unreachable!("{other:?} is for data nodes"),
         }
@@ -77,92 +68,89 @@ impl World {
     }
 
     /// Carries out what a data chunk's core wants.
-    pub(super) fn run_data(&mut self, actor: Actor) -> Result<(), Violation> {
+    pub(super) fn run_data(&mut self, chunk: usize) -> Result<(), Violation> {
         loop {
-            let Some(action) = self.data_core_mut(actor).and_then(DataChunk::poll) else { return Ok(()) };
-            let chunk = self.chunk_of(actor);
+            let node = &mut self.data[chunk];
+            let Some(action) = node.core.as_mut().and_then(DataChunk::poll) else { return Ok(()) };
             match action {
                 DataAction::Ask { parity, epoch, session } => {
                     let ask = Message::Ask { epoch, session, chunk: chunk as u16 };
-                    self.send(actor, K + parity as usize, ask);
+                    self.send(chunk, K + parity as usize, ask);
                 }
                 DataAction::Fetch { parity, version } => {
                     let fetch = Message::Fetch { chunk: chunk as u16, version };
-                    self.send(actor, K + parity as usize, fetch);
+                    self.send(chunk, K + parity as usize, fetch);
                 }
+                // Its device refuses that: it never becomes level, and serves nobody.
+                DataAction::Adopt { .. } if node.now.epoch > EPOCH => self.forget_updates(chunk),
                 DataAction::Adopt { version } => {
-                    let node = self.data_node_mut(actor).expect("only a node that is up adopts");
                     let record = node.kept[&version];
                     node.stage(record);
                     node.adopting.push(version);
                 }
-                DataAction::Stage { request } if actor == STAND_IN => {
-                    self.decoding.push_back(request as usize);
-                }
-                DataAction::Stage { request } => self.stage(actor, request as usize)?,
+                DataAction::Stage { request } => self.stage(chunk, request as usize),
                 DataAction::Send { parity, version, epoch, committed } => {
-                    let node = self.data_node_mut(actor).expect("only a node that is up sends");
                     let record = *node.kept.get(&version).ok_or_else(|| {
-                        Violation(format!("actor {actor} is to send version {version} and has it no more"))
+                        Violation(format!("chunk {chunk} is to send version {version} and has it no more"))
                     })?;
                     let session = node.session;
                     let difference = Message::Difference { epoch, session, record, committed };
-                    self.send(actor, K + parity as usize, difference);
+                    self.send(chunk, K + parity as usize, difference);
                 }
                 DataAction::Tell { parity, epoch, committed } => {
                     let tell = Message::Committed { epoch, chunk: chunk as u16, through: committed };
-                    self.send(actor, K + parity as usize, tell);
+                    self.send(chunk, K + parity as usize, tell);
                 }
                 DataAction::Release { through } => {
-                    let node = self.data_node_mut(actor).expect("only a node that is up releases");
                     node.kept.retain(|version, _| *version > through);
                     let disks = [&mut node.durable, &mut node.now].into_iter().chain(&mut node.steps);
                     disks.for_each(|disk| disk.held.retain(|version, _| *version > through));
                 }
                 DataAction::Answer { request, version } => {
-                    self.is_durable(actor, version)?;
+                    self.is_durable(chunk, version)?;
                     self.finished(request as usize, Progress::Acked);
+                    self.note_answer(chunk as u16, version);
+                    self.check_stored()?;
                 }
                 DataAction::Unknown { request } => self.finished(request as usize, Progress::Unknown),
-                // One that was left out serves nobody, and that is what it says.
-                DataAction::Outdated | DataAction::Behind { .. } if actor < K && !self.listed[actor] => {}
                 DataAction::Outdated => {
                     return Err(Violation(format!("chunk {chunk} is outdated by crashes alone")));
                 }
                 DataAction::Behind { parity } => {
                     return Err(Violation(format!(
-                        "actor {actor}: parity {parity} fell behind what is kept"
+                        "chunk {chunk}: parity {parity} fell behind what is kept"
                     )));
                 }
             }
         }
     }
 
-    pub(super) fn stage(&mut self, actor: Actor, update: usize) -> Result<(), Violation> {
-        let Write { chunk, bytes } = self.updates[update].write;
-        let old = match actor {
-            STAND_IN => self.decode(chunk, None).ok_or_else(|| Violation("too few to decode".to_owned()))?,
-            own => self.data[own].now.content,
-        };
-        let difference = std::array::from_fn(|row| if bytes[row] == 0 { 0 } else { old[row] ^ bytes[row] });
-        let node = self.data_node_mut(actor).expect("up");
-        let version = node.core.as_ref().expect("up").staged() + 1;
-        let record = Record { chunk: chunk as u16, version, bytes: difference };
-        node.kept.insert(version, record);
-        if actor != STAND_IN {
-            node.stage(record);
+    fn stage(&mut self, chunk: usize, update: usize) {
+        let request = update as u64;
+        let node = &mut self.data[chunk];
+        let Some(core) = &mut node.core else { return };
+        if node.now.epoch > EPOCH {
+            // Its device refuses it.
+            core.handle(DataInput::NotStaged { request });
+            return self.finished(update, Progress::Unknown);
         }
-        node.core.as_mut().expect("up").handle(DataInput::Staged { request: update as u64, version });
+        let version = core.staged() + 1;
+        let Write { bytes, .. } = self.updates[update].write;
+        let old = node.now.content;
+        let difference = std::array::from_fn(|row| if bytes[row] == 0 { 0 } else { old[row] ^ bytes[row] });
+        let record = Record { chunk: chunk as u16, version, bytes: difference };
+        core.handle(DataInput::Staged { request, version });
+        node.kept.insert(version, record);
+        node.stage(record);
         let mut content = old;
         xor(&mut content, difference);
         self.note_content(chunk as u16, version, content);
-        Ok(())
     }
 
     /// Answers on the connection of the question: to an earlier life of the asker there is none.
     fn answer(&mut self, number: usize, reply: u64, message: Message) {
         let (actor, session, ..) = asked(reply);
-        if self.data_node_mut(actor).is_some_and(|node| node.session == session) {
+        if self.data[actor].session == session {
             self.send(K + number, actor, message);
         }
     }
@@ -172,8 +160,15 @@ impl World {
         loop {
             let planted = self.planted;
             let node = &mut self.parity[number];
-            let Some(action) = node.core.as_mut().and_then(ParityChunk::poll) else { return Ok(()) };
+            let Some(core) = &mut node.core else { return Ok(()) };
+            let Some(action) = core.poll() else { return Ok(()) };
+            // Changes come to the device under the epoch that the core knows.
+            let takes_all = planted == Some(Planted::FencedAcknowledges) && number == 1;
+            let is_refused = core.epoch() < node.now.epoch && !takes_all;
             match action {
+                ParityAction::Append { .. } | ParityAction::Overwrite { .. } if is_refused => {
+                    self.begin_parity_anew(number)?;
+                }
                 ParityAction::Append { chunk, version, sequence, reply } => {
                     let record = node.arrived.remove(&reply).expect("it arrived");
                     if sequence != node.now.next {
@@ -190,8 +185,9 @@ impl World {
                 ParityAction::Overwrite { chunk, version, reply } => {
                     let reserved = false;
                     node.overwrites.ask(Overwrite { chunk, version, bytes: 1, reply, reserved });
-                    node.overwrite(number);
+                    node.overwrite(number, planted);
                 }
+                // Under whatever epoch the device has: it changes nothing that is read.
                 ParityAction::Merge { sequences, merged, log_start } => {
                     if sequences.iter().ne(node
                         .now
@@ -214,7 +210,7 @@ impl World {
                     node.wait(ParityInput::Merged);
                 }
                 ParityAction::Fence { epoch } => {
-                    node.now.epoch = epoch;
+                    node.now.epoch = node.now.epoch.max(epoch);
                     node.wait(ParityInput::Fenced { epoch });
                 }
                 ParityAction::Ack { reply, through, .. } => {

@@ -1,36 +1,38 @@
 //! What must hold: every way to read a chunk gives the same bytes, and bytes that a writer may expect.
 
-use super::{Actor, Bytes, K, M, Progress, STAND_IN, Update, Violation, World, product, quotient};
+use super::{Bytes, DataNode, K, M, Progress, Update, Violation, World, product, quotient};
 use std::collections::VecDeque;
+use steadfast_protocol::serve::parity_log::DataChunk;
 
 impl World {
-    /// Whether every listed chunk's versions are level: what a decode of a missing chunk's newest bytes waits for.
-    pub(super) fn is_level(&self) -> bool {
-        let level = |actor: Actor| {
-            self.data_core(actor).is_some_and(|core| core.is_serving() && core.committed() == core.staged())
+    /// Whether the versions of every data chunk are level.
+    fn is_level(&self) -> bool {
+        let level = |node: &DataNode| {
+            let level = |core: &DataChunk| core.is_serving() && core.committed() == core.staged();
+            node.core.as_ref().is_some_and(level)
         };
-        (0..K).all(|chunk| level(if self.listed[chunk] { chunk } else { STAND_IN }))
-            && self.parities().iter().any(|parity| self.parity[*parity as usize].core.is_some())
+        self.data.iter().all(level) && self.parity.iter().any(|node| node.core.is_some())
+    }
+
+    /// Whether nothing is on its way, to a node or to a medium.
+    pub(super) fn is_still(&self) -> bool {
+        self.links.values().all(VecDeque::is_empty) && (0..K + M).all(|node| self.steps(node) == 0)
     }
 
     pub(super) fn is_quiet(&self) -> bool {
-        self.links.values().all(VecDeque::is_empty)
-            && (0..K + M).all(|node| self.steps(node) == 0)
-            && self.is_level()
+        self.is_still() && self.is_level()
     }
 
-    /// Whether a version that a writer is answered for survives a loss of all power: it is durable at the chunk's own node,
-    /// if it has one, and at every listed parity node.
-    pub(super) fn is_durable(&self, actor: Actor, version: u64) -> Result<(), Violation> {
-        let chunk = self.chunk_of(actor);
-        let own = actor == STAND_IN || self.data[actor].durable.version >= version;
-        let logged = self.parities().iter().all(|parity| {
-            let disk = &self.parity[*parity as usize].durable;
-            let merged = disk.merged.get(&(chunk as u16)).is_some_and(|merged| *merged >= version);
+    /// Whether a version that a writer is answered for survives a loss of all power: it is durable at the chunk's node, and at every
+    /// parity node.
+    pub(super) fn is_durable(&self, chunk: usize, version: u64) -> Result<(), Violation> {
+        let own = self.data[chunk].durable.version >= version;
+        let logged = self.parity.iter().all(|node| {
+            let merged = node.durable.merged.get(&(chunk as u16)).is_some_and(|merged| *merged >= version);
             let of = |(_, record): &(u64, super::Record)| {
                 (record.chunk as usize, record.version) == (chunk, version)
             };
-            merged || disk.log.iter().any(of)
+            merged || node.durable.log.iter().any(of)
         });
         if own && logged {
             return Ok(());
@@ -38,14 +40,12 @@ impl World {
         Err(Violation(format!("version {version} of chunk {chunk} is answered and not durable everywhere")))
     }
 
-    /// A data chunk's bytes by the others and one parity chunk, or by any of them that is up.
-    pub(super) fn decode(&self, chunk: usize, parity: Option<usize>) -> Option<Bytes> {
+    /// A data chunk's bytes by the other one and this parity chunk, where their nodes are up.
+    fn decode(&self, chunk: usize, number: usize) -> Option<Bytes> {
         let other = 1 - chunk;
-        if !self.listed[other] || self.data[other].core.is_none() {
+        if !self.is_up(other) || !self.is_up(K + number) {
             return None;
         }
-        let usable = |number: &usize| self.listed[K + number] && self.parity[*number].core.is_some();
-        let number = parity.filter(usable).or_else(|| parity.is_none().then(|| (0..M).find(usable))?)?;
         let mut bytes = self.parity[number].now.current(number);
         for (byte, other_byte) in bytes.iter_mut().zip(self.data[other].now.content) {
             *byte = quotient(number, chunk, *byte ^ product(number, other, other_byte));
@@ -56,15 +56,25 @@ impl World {
     /// Every way to read every chunk gives the same bytes, and bytes that somebody may expect there.
     pub(super) fn check(&self, when: &str) -> Result<(), Violation> {
         for chunk in 0..K {
-            let own =
-                (self.listed[chunk] && self.data[chunk].core.is_some()).then(|| self.data[chunk].now.content);
-            let decoded = (0..M).filter_map(|parity| self.decode(chunk, Some(parity)));
+            let own = self.is_up(chunk).then(|| self.data[chunk].now.content);
+            let decoded = (0..M).filter_map(|parity| self.decode(chunk, parity));
             let ways: Vec<Bytes> = own.into_iter().chain(decoded).collect();
             if ways.windows(2).any(|two| two[0] != two[1]) {
                 return Err(Violation(format!("in {when} chunk {chunk} reads as {ways:?}")));
             }
             let Some(bytes) = ways.first() else { continue };
             self.may_be_read(when, chunk, *bytes, &self.acked())?;
+        }
+        Ok(())
+    }
+
+    /// Where nodes refuse updates chunks need not become level any more. What was acknowledged must be left, for a later fence to find.
+    pub(super) fn check_answered(&self) -> Result<(), Violation> {
+        for (chunk, version) in &self.answered {
+            let chunk = usize::from(*chunk);
+            (1..=*version).try_for_each(|version| self.is_durable(chunk, version))?;
+            let bytes = self.data[chunk].durable.content;
+            self.may_be_read("what is left behind a fence", chunk, bytes, &self.acked())?;
         }
         Ok(())
     }

@@ -5,17 +5,22 @@
 //! had sent may still arrive beside what it sends in its next life. Contents are one byte a row, so that parity is arithmetic
 //! and not bookkeeping: a difference lost or applied twice gives other bytes.
 
+mod anew;
 mod drive;
 mod gather;
 mod judge;
 
-use self::gather::{Gather, SOURCES};
+pub use self::anew::REACHED;
+use self::{
+    anew::{Ending, Stored},
+    gather::{Gather, SOURCES},
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use steadfast_protocol::{
     Epoch,
     serve::parity_log::{
         DataChunk, DataInput, Entry, Held, Medium, Mode, Overwrite, Overwrites, ParityChunk, ParityInput,
-        ParityState, Refusal, kept_from,
+        ParityState, Refusal, VersionsByChunk, kept_from,
     },
 };
 
@@ -26,6 +31,11 @@ pub const M: usize = 2;
 /// Rows, each one byte of every chunk.
 pub const ROWS: usize = 2;
 
+/// Under which the segment is listed.
+const EPOCH: Epoch = Epoch(1);
+/// Under which it is stored anew.
+const LATER: Epoch = Epoch(2);
+
 /// A bug put in on purpose, to see that the checker finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Planted {
@@ -33,23 +43,35 @@ pub enum Planted {
     MergeBeforeCommit,
     /// A parity node answers for a difference that it does not log.
     LostDelta,
-    /// A merge makes its patches durable and forgets to say so: after a crash the same versions are merged again.
+    /// A merge makes its patches durable and forgets to say so, or an overwrite its bytes: after a crash the same versions are applied
+    /// again.
     AppliedTwice,
     /// A data node gives a gather its newest rows, whatever version they were asked for at.
     GatherNewest,
+    /// A parity node takes and acknowledges differences that come to it after it was fenced.
+    FencedAcknowledges,
+    /// A parity node that begins anew, as its device refused a change, has lost its log.
+    FencedForgets,
+    /// Who stores the segment anew reads parity, too, that takes changes yet.
+    ReadsUnfenced,
 }
 
 /// What may happen, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// Crashes of a node, each followed by a restart or by its being left out.
+    /// Crashes of a node.
     pub crashes: u8,
-    /// Nodes that are left out of the layout, dead or only suspected.
-    pub exclusions: u8,
     /// Merges that are begun without need.
     pub merges: u8,
     /// Degraded gathers.
     pub gathers: u8,
+    /// Fences of who stores the segment anew.
+    pub fences: u8,
+}
+
+impl Limits {
+    /// Nothing but updates.
+    pub const NONE: Self = Self { crashes: 0, merges: 0, gathers: 0, fences: 0 };
 }
 
 /// One byte a row; zero where nothing changes.
@@ -96,12 +118,13 @@ enum Message {
     Refused { reason: Refusal },
     Fetch { chunk: u16, version: u64 },
     Fetched { record: Record },
-    NotFetched { version: u64 },
     Committed { epoch: Epoch, chunk: u16, through: u64 },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct DataDisk {
+    /// Changes under earlier ones are refused.
+    epoch: Epoch,
     version: u64,
     content: Bytes,
     /// Staged here, or brought back by a log, and not released.
@@ -125,6 +148,7 @@ struct DataNode {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct ParityDisk {
+    /// Changes under earlier ones are refused.
     epoch: Epoch,
     base: Bytes,
     merged: BTreeMap<u16, u64>,
@@ -165,7 +189,7 @@ fn asked(reply: Reply) -> (Actor, u64, Epoch, u64) {
 /// Links of a data node's earlier life: what it sent before it lost power may still be read.
 const GHOST: Actor = 16;
 
-/// Actors: data nodes, then parity nodes, then whoever stands in for a data node that is gone.
+/// Actors: data nodes, then parity nodes.
 type Actor = usize;
 
 /// Everything; see the module's doc.
@@ -174,17 +198,21 @@ pub struct World {
     mode: Mode,
     planted: Option<Planted>,
     limits: Limits,
-    epoch: Epoch,
-    listed: [bool; K + M],
     data: Vec<DataNode>,
     parity: Vec<ParityNode>,
     links: BTreeMap<(Actor, Actor), VecDeque<Message>>,
     updates: Vec<Update>,
+    /// A degraded gather, or that of who stores the segment anew.
     gather: Option<Gather>,
+    /// The fence of who stores the segment anew, until that reads.
+    ending: Option<Ending>,
+    /// What it has read.
+    stored: Option<Stored>,
+    /// The last version of each data chunk that a writer was answered for, where the segment is stored anew or may be, or a node refuses
+    /// updates since.
+    answered: VersionsByChunk,
     /// What data chunks are at each version that was stamped: another, where that one was lost and stamped again.
     contents: BTreeMap<(u16, u64), BTreeSet<Bytes>>,
-    /// Updates of a chunk that is stood in for, which wait for the bytes as they were.
-    decoding: VecDeque<usize>,
 }
 
 /// One thing that can happen next.
@@ -200,27 +228,27 @@ pub enum Event {
     Crash(usize, usize),
     /// It is back.
     Restart(usize),
-    /// The layout leaves a node out, under a new epoch.
-    Exclude(usize),
     /// A parity node merges.
     Merge(usize),
     /// A data node has nothing to do.
     Tick(usize),
     /// A reader begins a degraded gather of both data chunks by these nodes.
     Gather([Actor; K]),
-    /// One of them tells it which versions it has.
+    /// Somebody begins to store the segment anew; the fence comes to these nodes.
+    StoreAnew([bool; K + M]),
+    /// It comes to one of them.
+    Fence(Actor),
+    /// A node tells who reads, or is to read behind a fence, which versions it has.
     TellVersions(Actor),
-    /// One of them reads its rows as they are, gives it those that it read, or those at the state asked for.
+    /// Whoever stores the segment anew reads by what nodes have told.
+    ReadAnew,
+    /// A node reads its rows as they are, gives a reader those that it read, or those at the state asked for.
     GiveRows(Actor),
-    /// Whoever stands in for a missing chunk decodes what an update of it replaces.
-    Decode,
 }
 
 /// What must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(pub String);
-
-const STAND_IN: Actor = K + M;
 
 /// The coefficient of data chunk `data` in parity chunk `parity`: 1 and 1, 1 and 2 of GF(256).
 fn product(parity: usize, data: usize, byte: u8) -> u8 {
@@ -239,7 +267,6 @@ fn xor(into: &mut Bytes, other: Bytes) {
 impl World {
     /// A segment of zeros and the writes to come; its nodes know of each other.
     pub fn new(mode: Mode, writes: &[Write], limits: Limits, planted: Option<Planted>) -> Self {
-        let parities: Vec<u16> = (0..M as u16).collect();
         let node = || DataNode {
             core: Some(DataChunk::new(Medium::Own, 1, 0, 1)),
             durable: DataDisk::default(),
@@ -262,8 +289,6 @@ impl World {
             mode,
             planted,
             limits,
-            epoch: Epoch(1),
-            listed: [true; K + M],
             data: (0..K).map(|_| node()).collect(),
             parity: (0..M).map(|_| parity()).collect(),
             links: BTreeMap::new(),
@@ -272,26 +297,29 @@ impl World {
                 .map(|write| Update { write: *write, progress: Progress::Waiting, after: Vec::new() })
                 .collect(),
             gather: None,
+            ending: None,
+            stored: None,
+            answered: VersionsByChunk::new(),
             contents: BTreeMap::new(),
-            decoding: VecDeque::new(),
         };
         // The first levelling, over an empty segment, has no choices worth exploring.
-        for chunk in 0..K {
-            let core = world.data[chunk].core.as_mut().expect("up");
-            core.handle(DataInput::Configure { epoch: Epoch(1), parities: parities.clone() });
-            for parity in &parities {
-                core.handle(DataInput::Versions { parity: *parity, epoch: Epoch(1), received: 0 });
+        for node in &mut world.data {
+            let core = node.core.as_mut().expect("up");
+            core.handle(DataInput::Configure { epoch: EPOCH, parities: parities() });
+            for parity in parities() {
+                core.handle(DataInput::Versions { parity, epoch: EPOCH, received: 0 });
             }
             while core.poll().is_some() {}
+            (node.durable.epoch, node.now.epoch) = (EPOCH, EPOCH);
         }
         for node in &mut world.parity {
             let core = node.core.as_mut().expect("up");
             for chunk in 0..K as u16 {
-                core.handle(ParityInput::Ask { reply: 0, epoch: Epoch(1), session: 1, chunk });
+                core.handle(ParityInput::Ask { reply: 0, epoch: EPOCH, session: 1, chunk });
             }
-            core.handle(ParityInput::Fenced { epoch: Epoch(1) });
+            core.handle(ParityInput::Fenced { epoch: EPOCH });
             while core.poll().is_some() {}
-            (node.durable.epoch, node.now.epoch) = (Epoch(1), Epoch(1));
+            (node.durable.epoch, node.now.epoch) = (EPOCH, EPOCH);
         }
         world
     }
@@ -308,16 +336,10 @@ impl World {
             if steps > 0 {
                 events.push(Event::Flush(node));
             }
-            if self.is_up(node) && self.limits.crashes > 0 && self.listed[node] {
-                events.extend((0..=steps).map(|kept| Event::Crash(node, kept)));
-            }
-            if !self.is_up(node) && self.listed[node] {
+            if !self.is_up(node) {
                 events.push(Event::Restart(node));
-            }
-            let excluded = self.listed.iter().filter(|listed| !**listed).count();
-            let suspected = !self.is_up(node) || node < K;
-            if self.listed[node] && self.limits.exclusions > 0 && excluded < M && suspected {
-                events.push(Event::Exclude(node));
+            } else if self.limits.crashes > 0 {
+                events.extend((0..=steps).map(|kept| Event::Crash(node, kept)));
             }
         }
         for (number, node) in self.parity.iter().enumerate() {
@@ -329,23 +351,25 @@ impl World {
                 events.push(Event::Merge(K + number));
             }
         }
-        for actor in 0..=K + M {
-            if self.data_core(actor).is_some_and(|core| {
+        for (chunk, node) in self.data.iter().enumerate() {
+            if node.core.as_ref().is_some_and(|core| {
                 let mut told = core.clone();
                 told.handle(DataInput::Tick);
                 told.poll().is_some()
             }) {
-                events.push(Event::Tick(actor));
+                events.push(Event::Tick(chunk));
             }
         }
-        if self.limits.gathers > 0 && self.gather.is_none() {
-            let listed = SOURCES.into_iter().filter(|sources| sources.iter().all(|node| self.listed[*node]));
-            events.extend(listed.map(Event::Gather));
+        if self.gather.is_none() && self.ending.is_none() {
+            if self.limits.gathers > 0 {
+                events.extend(SOURCES.map(Event::Gather));
+            }
+            if self.limits.fences > 0 {
+                events.extend(REACHED.map(Event::StoreAnew));
+            }
         }
+        events.extend(self.storing_anew());
         events.extend(self.gathering());
-        if !self.decoding.is_empty() && self.is_level() {
-            events.push(Event::Decode);
-        }
         events
     }
 
@@ -360,34 +384,40 @@ impl World {
             Event::Flush(node) => self.flush(*node)?,
             Event::Crash(node, kept) => self.crash(*node, *kept)?,
             Event::Restart(node) => self.restart(*node)?,
-            Event::Exclude(node) => self.exclude(*node)?,
             Event::Merge(node) => self.merge(*node)?,
-            Event::Tick(actor) => {
-                if let Some(core) = self.data_core_mut(*actor) {
+            Event::Tick(chunk) => {
+                if let Some(core) = &mut self.data[*chunk].core {
                     core.handle(DataInput::Tick);
                 }
-                self.run_data(*actor)?;
+                self.run_data(*chunk)?;
             }
-            Event::Gather(sources) => self.gather(*sources),
+            Event::Gather(sources) => self.gather(*sources)?,
+            Event::StoreAnew(reached) => self.store_anew(*reached),
+            Event::Fence(node) => self.fence(*node),
             Event::TellVersions(node) => self.tell_versions(*node)?,
+            Event::ReadAnew => self.read_anew()?,
             Event::GiveRows(node) => self.give_rows(*node)?,
-            Event::Decode => {
-                if let Some(update) = self.decoding.pop_front() {
-                    self.stage(STAND_IN, update)?;
-                    self.run_data(STAND_IN)?;
-                }
-            }
         }
         if self.is_quiet() {
-            self.check("a quiet moment")?;
+            self.check("a quiet moment")
+        } else if self.is_still() && self.refuses_any() {
+            self.check_answered()
+        } else {
+            Ok(())
         }
-        Ok(())
     }
 
     /// Whether every update and gather has an outcome and nothing is on its way.
     pub fn is_over(&self) -> bool {
         let over = |update: &Update| matches!(update.progress, Progress::Acked | Progress::Unknown);
-        self.updates.iter().all(over) && self.gather.is_none() && self.is_quiet()
+        // Behind a fence chunks need not become level any more.
+        let rests = if self.refuses_any() { self.is_still() } else { self.is_quiet() };
+        self.updates.iter().all(over) && self.gather.is_none() && self.ending.is_none() && rests
+    }
+
+    /// Whether somebody has read all that it is stored anew of.
+    pub fn is_stored_anew(&self) -> bool {
+        self.stored.is_some()
     }
 
     /// For people: what became of the updates.
@@ -406,19 +436,18 @@ impl World {
         self.updates[update].after = self.acked();
         self.updates[update].progress = Progress::Sent;
         let chunk = self.updates[update].write.chunk;
-        let actor = if self.listed[chunk] { chunk } else { STAND_IN };
-        match self.data_core_mut(actor) {
+        let refuses = self.refuses(chunk);
+        match self.data[chunk].core.as_mut().filter(|_| !refuses) {
             Some(core) => core.handle(DataInput::Update { request: update as u64 }),
-            // Its node is down: the writer hears nothing.
+            // Its node is down, or its device refuses all changes: the writer hears nothing good.
             None => self.finished(update, Progress::Unknown),
         }
-        self.run_data(actor)
+        self.run_data(chunk)
     }
 
     fn finished(&mut self, update: usize, progress: Progress) {
         if self.updates[update].progress == Progress::Sent {
             self.updates[update].progress = progress;
-            self.decoding.retain(|decoding| *decoding != update);
         }
     }
 
@@ -427,65 +456,48 @@ impl World {
         self.links.retain(|_, link| !link.is_empty());
         let Some(message) = message else { return Ok(()) };
         let from = from % GHOST;
-        if (K..K + M).contains(&to) {
-            self.at_parity(from, to, message)
-        } else {
-            self.at_data(from, to, message)
-        }
+        if to < K { self.at_data(from, to, message) } else { self.at_parity(from, to, message) }
     }
 
     fn flush(&mut self, node: usize) -> Result<(), Violation> {
         if let Some(number) = node.checked_sub(K) {
-            let node = &mut self.parity[number];
-            node.steps.clear();
-            node.durable = node.now.clone();
-            for input in std::mem::take(&mut node.done) {
-                if let Some(core) = &mut node.core {
+            let parity = &mut self.parity[number];
+            parity.steps.clear();
+            parity.durable = parity.now.clone();
+            for input in std::mem::take(&mut parity.done) {
+                if let Some(core) = &mut parity.core {
                     core.handle(input);
                 }
             }
-            return self.run_parity(number);
+            self.run_parity(number)?;
+        } else {
+            let data = &mut self.data[node];
+            data.steps.clear();
+            data.durable = data.now.clone();
+            let adopted = std::mem::take(&mut data.adopting);
+            if let Some(core) = &mut data.core {
+                core.handle(DataInput::Durable { through: data.durable.version });
+                adopted.into_iter().for_each(|version| core.handle(DataInput::Adopted { version }));
+            }
+            self.run_data(node)?;
         }
-        let data = &mut self.data[node];
-        data.steps.clear();
-        data.durable = data.now.clone();
-        let adopted = std::mem::take(&mut data.adopting);
-        if let Some(core) = &mut data.core {
-            core.handle(DataInput::Durable { through: data.durable.version });
-            adopted.into_iter().for_each(|version| core.handle(DataInput::Adopted { version }));
-        }
-        self.run_data(node)
+        self.was_flushed(node);
+        Ok(())
     }
 
     fn crash(&mut self, node: usize, kept: usize) -> Result<(), Violation> {
         self.limits.crashes -= 1;
-        if node < K {
-            for to in K..K + M {
-                let sent = self.links.remove(&(node, to)).unwrap_or_default();
-                self.links.entry((node + GHOST, to)).or_default().extend(sent);
-            }
-            self.links.retain(|_, link| !link.is_empty());
-        }
-        self.links.retain(|(from, to), _| *from != node && *to != node);
         if let Some(number) = node.checked_sub(K) {
-            let parity = &mut self.parity[number];
-            if let Some(step) = kept.checked_sub(1) {
-                parity.durable = parity.steps[step].clone();
-            }
-            parity.now = parity.durable.clone();
-            parity.core = None;
-            parity.overwrites = overwrites([]);
-            parity.steps.clear();
-            parity.done.clear();
-            parity.arrived.clear();
-            for actor in 0..=K + M {
-                if let Some(core) = self.data_core_mut(actor) {
-                    core.handle(DataInput::Lost { parity: number as u16 });
-                }
-                self.run_data(actor)?;
-            }
-            return Ok(());
+            let parity = &self.parity[number];
+            let left = kept.checked_sub(1).map_or(&parity.durable, |step| &parity.steps[step]).clone();
+            self.end_parity(number, left)?;
+            return self.was_lost(node);
         }
+        for to in K..K + M {
+            let sent = self.links.remove(&(node, to)).unwrap_or_default();
+            self.links.entry((node + GHOST, to)).or_default().extend(sent);
+        }
+        self.links.retain(|(from, to), link| !link.is_empty() && *from != node && *to != node);
         let data = &mut self.data[node];
         if let Some(step) = kept.checked_sub(1) {
             data.durable = data.steps[step].clone();
@@ -495,8 +507,40 @@ impl World {
         data.steps.clear();
         data.adopting.clear();
         data.kept.clear();
-        self.forget_read(node);
         self.forget_updates(node);
+        self.was_lost(node)
+    }
+
+    /// A parity node's life ends, and this is left of it. Its connections end with it.
+    fn end_parity(&mut self, number: usize, left: ParityDisk) -> Result<(), Violation> {
+        let node = K + number;
+        self.links.retain(|(from, to), _| *from != node && *to != node);
+        let parity = &mut self.parity[number];
+        (parity.durable, parity.now) = (left.clone(), left);
+        parity.core = None;
+        parity.overwrites = overwrites([]);
+        parity.steps.clear();
+        parity.done.clear();
+        parity.arrived.clear();
+        for chunk in 0..K {
+            if let Some(core) = &mut self.data[chunk].core {
+                core.handle(DataInput::Lost { parity: number as u16 });
+            }
+            self.run_data(chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Its device has refused a change to who serves a parity chunk: that ends, and the next begins once all before is durable, by what
+    /// is there.
+    fn begin_parity_anew(&mut self, number: usize) -> Result<(), Violation> {
+        let mut left = self.parity[number].now.clone();
+        if self.planted == Some(Planted::FencedForgets) {
+            left.log.clear();
+        }
+        self.end_parity(number, left)?;
+        self.restart(K + number)?;
+        self.was_flushed(K + number);
         Ok(())
     }
 
@@ -510,7 +554,6 @@ impl World {
     }
 
     fn restart(&mut self, node: usize) -> Result<(), Violation> {
-        let (epoch, parities) = (self.epoch, self.parities());
         if let Some(number) = node.checked_sub(K) {
             let merge_bytes_max = u64::MAX;
             let parity = &mut self.parity[number];
@@ -530,11 +573,11 @@ impl World {
             parity.core = Some(core.map_err(|broken| Violation(broken.to_string()))?);
             let held = parity.durable.held.iter();
             parity.overwrites = overwrites(held.map(|(number, record)| (*number, *record)));
-            for actor in 0..=K + M {
-                if let Some(core) = self.data_core_mut(actor) {
+            for chunk in 0..K {
+                if let Some(core) = &mut self.data[chunk].core {
                     core.handle(DataInput::Connected { parity: number as u16 });
                 }
-                self.run_data(actor)?;
+                self.run_data(chunk)?;
             }
             return Ok(());
         }
@@ -543,35 +586,9 @@ impl World {
         let kept_from = kept_from(data.durable.version, |version| data.kept.contains_key(&version));
         data.session += 1;
         let mut core = DataChunk::new(Medium::Own, data.session, data.durable.version, kept_from);
-        core.handle(DataInput::Configure { epoch, parities });
+        core.handle(DataInput::Configure { epoch: EPOCH, parities: parities() });
         data.core = Some(core);
         self.run_data(node)
-    }
-
-    fn exclude(&mut self, node: usize) -> Result<(), Violation> {
-        self.limits.exclusions -= 1;
-        self.listed[node] = false;
-        self.epoch = Epoch(self.epoch.0 + 1);
-        let (epoch, parities) = (self.epoch, self.parities());
-        self.gather_without(node);
-        if node < K {
-            // The writers give up waiting for it; what it may still say is not heard.
-            self.forget_updates(node);
-            let mut core = DataChunk::new(Medium::StandIn, 1, 0, 1);
-            core.handle(DataInput::Configure { epoch, parities: parities.clone() });
-            let (durable, now) = Default::default();
-            let (steps, adopting, kept) = Default::default();
-            let session = 1;
-            self.data.push(DataNode { core: Some(core), durable, now, steps, adopting, kept, session });
-        }
-        for actor in 0..=K + M {
-            let listed = actor == STAND_IN || actor < K && self.listed[actor];
-            if listed && let Some(core) = self.data_core_mut(actor) {
-                core.handle(DataInput::Configure { epoch, parities: parities.clone() });
-            }
-            self.run_data(actor)?;
-        }
-        Ok(())
     }
 
     fn merge(&mut self, node: usize) -> Result<(), Violation> {
@@ -591,14 +608,9 @@ impl World {
     }
 
     fn send(&mut self, from: Actor, to: Actor, message: Message) {
-        let up = |actor: Actor| actor == STAND_IN || self.is_up(actor);
-        if up(from) && up(to) {
+        if self.is_up(from) && self.is_up(to) {
             self.links.entry((from, to)).or_default().push_back(message);
         }
-    }
-
-    fn parities(&self) -> Vec<u16> {
-        (0..M).filter(|parity| self.listed[K + parity]).map(|parity| parity as u16).collect()
     }
 
     fn is_up(&self, node: usize) -> bool {
@@ -614,36 +626,11 @@ impl World {
             None => self.data[node].steps.len(),
         }
     }
+}
 
-    fn chunk_of(&self, actor: Actor) -> usize {
-        if actor == STAND_IN {
-            (0..K).find(|chunk| !self.listed[*chunk]).expect("one is left out")
-        } else {
-            actor
-        }
-    }
-
-    fn data_node_mut(&mut self, actor: Actor) -> Option<&mut DataNode> {
-        let at = match actor {
-            STAND_IN => K,
-            own if own < K => own,
-            _ => return None,
-        };
-        self.data.get_mut(at)
-    }
-
-    fn data_core(&self, actor: Actor) -> Option<&DataChunk> {
-        let at = match actor {
-            STAND_IN => K,
-            own if own < K => own,
-            _ => return None,
-        };
-        self.data.get(at)?.core.as_ref()
-    }
-
-    fn data_core_mut(&mut self, actor: Actor) -> Option<&mut DataChunk> {
-        self.data_node_mut(actor)?.core.as_mut()
-    }
+/// The numbers of all parity chunks.
+fn parities() -> Vec<u16> {
+    (0..M as u16).collect()
 }
 
 impl DataNode {
@@ -668,10 +655,14 @@ impl ParityNode {
     }
 
     /// Differences go into the chunk, one after the other.
-    fn overwrite(&mut self, number: usize) {
+    fn overwrite(&mut self, number: usize, planted: Option<Planted>) {
         while let Some(Overwrite { chunk, version, reply, .. }) = self.overwrites.start() {
             let record = self.arrived.remove(&reply).expect("it arrived");
             self.now.add(number, record);
+            if planted == Some(Planted::AppliedTwice) {
+                // The bytes are one operation, their version another.
+                self.steps.push(self.now.clone());
+            }
             self.now.merged.insert(chunk, version);
             self.now.overwritten += 1;
             self.now.held.insert(self.now.overwritten, record);
