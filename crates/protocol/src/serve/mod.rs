@@ -46,7 +46,7 @@ pub(crate) use reservations::efficiency;
 pub use reservations::{BEST_EFFORT_SHARE, Capacity, Granted, LEASE_MAX, RESERVATIONS_MAX, Reservations};
 pub use reserve::{
     DELTA_BYTES_MIN, LOOK_MAX, PERIOD, RESERVE_FIRST_BYTES, Reserve, ReserveAction, ReserveError,
-    ReserveInput, ReserveOptions, ReservePolicy, ReservedChunk, SMOOTHING, UTILITY_FIRST,
+    ReserveInput, ReserveOptions, ReservePolicy, ReserveUse, ReservedChunk, SMOOTHING, UTILITY_FIRST,
 };
 pub use sharing::Sharing;
 pub use sweep::{ExtentFacts, Sweep, SweepAction, SweepInput, SweepOptions, SweepTotals};

@@ -26,18 +26,32 @@
 //!   log holds at the end is what makes a chunk that was merged a moment before the period's end busy, which it is.
 //! - *The first utility* is 1 ([`UTILITY_FIRST`]): the default is "sufficiently large to hold all parity deltas", and
 //!   nothing is known against it. With 0 a chunk that is made a second before a period's end loses all of it.
-//! - *Nothing left to predict.* With any `u` above zero the paper's formula keeps the last chunk for ever. Where the
-//!   use that is predicted, `u·r`, is less than the smallest delta, no delta is predicted, and all of it is given
-//!   back ([`ReserveOptions::delta_bytes_min`]; 0 is the formula as printed).
+//! - *Nothing left to predict.* With any `u` above zero the paper's formula keeps the last chunk for ever, and with it
+//!   the whole of a reserve that is one chunk, as a bucket's is by default. Where the use that is predicted is less
+//!   than the smallest delta, no delta is predicted, and all of it is given back
+//!   ([`ReserveOptions::delta_bytes_min`]; 0 is the formula as printed). What is predicted is `u·r` at first. But the
+//!   first utility is no measurement: after `t` periods it weighs `w = (1 − α)^t` in `u`, and once that is less than a
+//!   quarter (`FIRST_WEIGHT_MIN`) the prediction is what was measured alone, `(u − w·u₀) / (1 − w) · r`.
+//! - *The unit* stays the chunk, as in the paper, also where the reserve is only one: in what came back piece by piece
+//!   no chunk could lie, and a log that is a piece of a small chunk would not take every change
+//!   ([`crate::policy::reserve_least_bytes`]).
+//!
+//! With the defaults (α = 0.3, a period of twelve hours, a reserve of one chunk) `w` is 0.24 after four periods: the
+//! reserve of a segment that is never updated is back at the fourth end of a period after it was made, when its
+//! node has run for 36 to 48 hours. By the first utility that would take twenty periods for a chunk of 4 MiB, ten days in which
+//! parity takes twice its room. A reserve of 4 MiB that was used whole once, at first, and never again is back after eighteen.
 //!
 //! Invariants: a reserve is a multiple of its chunk's size, never grows, and is never less than what its log holds;
 //! one action is under way at most; a call looks at [`LOOK_MAX`] chunks at most, so that a period's end with a
 //! million chunks is many short steps. Utilities are counted in billionths, rounded up, so that every machine decides
 //! the same.
 //!
-//! Left out: growth of a reserve, as in the paper. Utilities live in memory: after a restart each begins at the first
-//! again, which keeps space longer than needed and loses none. A chunk made while a period's end is being worked
-//! through may be looked at by it.
+//! What is known of a chunk's use outlives a restart where the driver keeps it ([`Reserve::use_of`], [`Reserve::left`])
+//! and gives it back ([`ReserveInput::Found`], [`Reserve::resumed`]). A chunk of which nothing was kept begins at the
+//! first utility, which keeps space longer than needed and loses none.
+//!
+//! Left out: growth of a reserve, as in the paper. A chunk made while a period's end is being worked through may be
+//! looked at by it.
 
 use super::parity_log::Mode;
 use crate::{BlockIndex, SegmentId, Time};
@@ -45,6 +59,7 @@ use core::{
     ops::Bound::{Excluded, Unbounded},
     time::Duration,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -62,14 +77,29 @@ pub const DELTA_BYTES_MIN: u32 = 4096;
 pub const LOOK_MAX: usize = 1024;
 /// A utility of 1.
 const WHOLE: u64 = 1_000_000_000;
+/// In billionths: where the first utility weighs less in the smoothed one, what was measured is enough to go by. Picked by eye: at
+/// α = 0.3 that is at the fourth period's end, after 36 hours at least in which it could be updated, and the formula has taken an
+/// untouched reserve of eight chunks to one by then.
+const FIRST_WEIGHT_MIN: u64 = WHOLE / 4;
 
 /// One parity chunk of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReservedChunk {
     /// The segment.
     pub segment: SegmentId,
     /// The chunk's index in it.
     pub index: BlockIndex,
+}
+
+/// What is known of the use of a chunk's reserve: to be kept while its driver is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReserveUse {
+    /// When the last period ended, in billionths.
+    utility: u32,
+    /// What the first utility weighs in that, in billionths.
+    first_weight: u32,
+    /// Logged since then and carried over from before.
+    used_bytes: u32,
 }
 
 /// What happens to reserves at a period's end (§6.3.2).
@@ -133,6 +163,8 @@ pub enum ReserveInput {
         reserved_bytes: u64,
         /// What its log holds.
         held_bytes: u64,
+        /// What [`Reserve::use_of`] said of it when it was last asked; none where nobody knows.
+        before: Option<ReserveUse>,
     },
     /// A delta went to the chunk's log; [`Reserve::room_bytes`] said that it fits.
     Appended {
@@ -257,6 +289,8 @@ struct Entry {
     used_bytes: u32,
     /// In billionths.
     utility: u32,
+    /// What the first utility weighs in it, in billionths.
+    first_weight: u32,
     /// It has as many chunks reserved, or none.
     least_chunks: u32,
 }
@@ -275,7 +309,16 @@ impl Entry {
         let before = u128::from(WHOLE - rules.smoothing) * u128::from(self.utility);
         let utility = ((latest + before).div_ceil(WHOLE.into()) as u64).min(WHOLE);
         self.utility = utility as u32;
-        if utility * reserved < u64::from(rules.delta_bytes_min) * WHOLE {
+        let first_weight = ((WHOLE - rules.smoothing) * u64::from(self.first_weight)).div_ceil(WHOLE);
+        self.first_weight = first_weight as u32;
+        // The share that is predicted to be used, and of how many parts.
+        let (predicted, parts) = if first_weight < FIRST_WEIGHT_MIN {
+            let first = first_weight * rules.utility_first / WHOLE;
+            (utility.saturating_sub(first), WHOLE - first_weight)
+        } else {
+            (utility, WHOLE)
+        };
+        if predicted * reserved < u64::from(rules.delta_bytes_min) * parts {
             return self.reserved_chunks;
         }
         ((WHOLE - utility) * u64::from(self.reserved_chunks) / WHOLE) as u32
@@ -298,6 +341,8 @@ impl Entry {
 struct Rules {
     /// In billionths.
     smoothing: u64,
+    /// In billionths.
+    utility_first: u64,
     delta_bytes_min: u32,
 }
 
@@ -328,7 +373,6 @@ enum Stage {
 pub struct Reserve {
     policy: ReservePolicy,
     first_bytes: u64,
-    utility_first: u32,
     period: Duration,
     rules: Rules,
     /// Chunks that have a reserve.
@@ -357,11 +401,11 @@ impl Reserve {
         Ok(Self {
             policy: options.policy,
             first_bytes: options.first_bytes,
-            utility_first: billionths(utility_first) as u32,
             period,
             rules: Rules {
                 // The smallest that is above zero.
                 smoothing: billionths(smoothing).max(1),
+                utility_first: billionths(utility_first),
                 delta_bytes_min: options.delta_bytes_min,
             },
             chunks: BTreeMap::new(),
@@ -370,6 +414,12 @@ impl Reserve {
             now,
             next: now + period,
         })
+    }
+
+    /// The same where the first period is one that was under way before: it ends `left` from now, a whole period from now at most.
+    pub fn resumed(self, left: Duration) -> Self {
+        let next = self.now + left.min(self.period);
+        Self { next, ..self }
     }
 
     /// Something happened; see the crate's head for the contract. Answers to actions that are not under way are
@@ -383,10 +433,10 @@ impl Reserve {
             ReserveInput::Created { chunk, chunk_bytes } => {
                 let size = u64::from(chunk_bytes);
                 let reserved = nearest_multiple(self.first_bytes, size);
-                self.add(chunk, chunk_bytes, reserved, 0)?;
+                self.add(chunk, chunk_bytes, reserved, 0, None)?;
             }
-            ReserveInput::Found { chunk, chunk_bytes, reserved_bytes, held_bytes } => {
-                self.add(chunk, chunk_bytes, reserved_bytes, held_bytes)?;
+            ReserveInput::Found { chunk, chunk_bytes, reserved_bytes, held_bytes, before } => {
+                self.add(chunk, chunk_bytes, reserved_bytes, held_bytes, before)?;
             }
             ReserveInput::Appended { chunk, bytes } => {
                 let room_bytes = self.room_bytes(chunk);
@@ -521,6 +571,20 @@ impl Reserve {
         self.chunks.get(&chunk).map(|entry| f64::from(entry.utility) / WHOLE as f64)
     }
 
+    /// What is known of the chunk's use, for [`ReserveInput::Found`] when its driver is back; none without reserve.
+    pub fn use_of(&self, chunk: ReservedChunk) -> Option<ReserveUse> {
+        self.chunks.get(&chunk).map(|entry| ReserveUse {
+            utility: entry.utility,
+            first_weight: entry.first_weight,
+            used_bytes: entry.used_bytes,
+        })
+    }
+
+    /// How long until the period under way ends, for [`Reserve::resumed`] when its driver is back.
+    pub fn left(&self, now: Time) -> Duration {
+        self.next.since(now)
+    }
+
     /// What is reserved for all chunks.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
@@ -540,6 +604,7 @@ impl Reserve {
         chunk_bytes: u32,
         reserved_bytes: u64,
         held_bytes: u64,
+        before: Option<ReserveUse>,
     ) -> Result<(), ReserveError> {
         if self.chunks.contains_key(&chunk) {
             return Err(ReserveError::Known { chunk });
@@ -552,12 +617,19 @@ impl Reserve {
             return Err(ReserveError::Size { chunk_bytes, reserved_bytes, held_bytes });
         }
         if reserved_bytes > 0 {
+            let (whole, utility) = (WHOLE as u32, self.rules.utility_first as u32);
+            let unknown = ReserveUse { utility, first_weight: whole, used_bytes: 0 };
+            let known = before.unwrap_or(unknown);
+            let held_bytes = held_bytes as u32;
             let entry = Entry {
                 chunk_bytes,
                 reserved_chunks: (reserved_bytes / u64::from(chunk_bytes)) as u32,
-                held_bytes: held_bytes as u32,
-                used_bytes: held_bytes as u32,
-                utility: self.utility_first,
+                held_bytes,
+                // What it holds was logged in this period or carried over, whoever kept count.
+                used_bytes: known.used_bytes.max(held_bytes),
+                // It was on a disk, where it may have become anything.
+                utility: known.utility.min(whole),
+                first_weight: known.first_weight.min(whole),
                 least_chunks: 0,
             };
             self.chunks.insert(chunk, entry);

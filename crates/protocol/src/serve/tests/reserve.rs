@@ -32,6 +32,11 @@ fn with_one(options: ReserveOptions) -> Reserve {
     reserve
 }
 
+/// One that has a reserve of its own size and an empty log.
+fn found(chunk: ReservedChunk, chunk_bytes: u32, before: Option<ReserveUse>) -> ReserveInput {
+    ReserveInput::Found { chunk, chunk_bytes, reserved_bytes: chunk_bytes.into(), held_bytes: 0, before }
+}
+
 fn append(reserve: &mut Reserve, chunk: ReservedChunk, bytes: u64) {
     let input = ReserveInput::Appended { chunk, bytes: u32::try_from(bytes).unwrap() };
     reserve.handle(Time(0), input).unwrap();
@@ -110,6 +115,7 @@ fn a_decimal_share_is_not_rounded_away() {
         chunk_bytes: CHUNK,
         reserved_bytes,
         held_bytes: reserved_bytes,
+        before: None,
     };
     reserve.handle(Time(0), found).unwrap();
     end(&mut reserve, 1);
@@ -256,20 +262,97 @@ fn a_fixed_reserve_never_changes() {
     assert_eq!((reserve.total_bytes(), reserve.room_bytes(parity(1))), (EIGHT, EIGHT - MIB));
 }
 
-/// Ours: as printed the last chunk is kept for ever once u was above zero; where less than one delta is predicted it goes.
-/// Of 2 MiB nothing is used: 0.7^n is below 1/512 at n = 18.
+/// Ours: as printed the last chunk is kept for ever once u was above zero; where less than one delta is predicted it goes. Of a
+/// reserve that is not used nothing but the first utility speaks, and that for less than four periods: two days.
 #[test]
 fn the_last_chunk_goes_when_no_delta_is_predicted() {
     let mut as_printed = with_one(printed(1.0));
-    let mut reserve = with_one(ReserveOptions::default());
-    for period in 1..=17 {
-        end(&mut reserve, period);
-        assert!(reserve.reserved_bytes(parity(1)) > 0, "period {period}");
+    let mut eight = with_one(ReserveOptions::default());
+    // A bucket's default: as much as the chunk, of which the formula can give nothing back.
+    let mut one = Reserve::new(Time(0), ReserveOptions::default()).unwrap();
+    one.handle(Time(0), found(parity(1), 4 << 20, None)).unwrap();
+    for period in 1..=3 {
+        end(&mut eight, period);
+        assert_eq!(end(&mut one, period), [], "period {period}");
+        assert!(eight.reserved_bytes(parity(1)) > 0, "period {period}");
     }
-    end(&mut reserve, 18);
-    assert_eq!(reserve.mode(parity(1)), Mode::InPlace);
+    for reserve in [&mut eight, &mut one] {
+        assert_eq!(end(reserve, 4), [ReserveAction::Shrink { chunk: parity(1), to_bytes: 0 }]);
+        assert_eq!(reserve.mode(parity(1)), Mode::InPlace);
+    }
     (1..=500).for_each(|period| drop(end(&mut as_printed, period)));
     assert_eq!(as_printed.reserved_bytes(parity(1)), u64::from(CHUNK));
+}
+
+/// Ours: what was measured is predicted to go on, however little that is, and however much of the first utility is left in u.
+#[test]
+fn what_is_used_a_little_keeps_its_last_chunk_as_long_as_a_delta_is_predicted() {
+    let mut reserve = Reserve::new(Time(0), ReserveOptions::default()).unwrap();
+    reserve.handle(Time(0), found(parity(1), 4 << 20, None)).unwrap();
+    for period in 1..=50 {
+        append(&mut reserve, parity(1), 2 * u64::from(DELTA_BYTES_MIN));
+        assert_eq!(end(&mut reserve, period), [ReserveAction::Merge { chunk: parity(1) }]);
+    }
+    // Of two deltas a period 0.7, then 0.49 are left.
+    assert_eq!(end(&mut reserve, 51), []);
+    assert_eq!(end(&mut reserve, 52), [ReserveAction::Shrink { chunk: parity(1), to_bytes: 0 }]);
+    // What was used whole in the first period and never again: 0.3 · 0.7^17 of 4 MiB is less than a delta.
+    let mut once = Reserve::new(Time(0), ReserveOptions::default()).unwrap();
+    once.handle(Time(0), found(parity(1), 4 << 20, None)).unwrap();
+    append(&mut once, parity(1), 4 << 20);
+    assert_eq!(end(&mut once, 1), [ReserveAction::Merge { chunk: parity(1) }]);
+    (2..=17).for_each(|period| assert_eq!(end(&mut once, period), [], "period {period}"));
+    assert_eq!(end(&mut once, 18).len(), 1);
+}
+
+/// Ours: a driver that is away now and then, its node restarted, decides what one does that stays.
+#[test]
+fn use_and_period_are_taken_up_where_they_were() {
+    let chunk = parity(1);
+    let mut stays = with_one(printed(1.0));
+    let mut away = stays.clone();
+    let logged = [9, 0, 3, 0, 0, 1, 2, 0].map(|mib| mib * MIB);
+    for (period, logged) in (1..).zip(logged) {
+        for reserve in [&mut stays, &mut away] {
+            let seen = ReserveInput::Seen { chunk, logged_bytes: logged, held_bytes: 0 };
+            reserve.handle(at(period - 1), seen).unwrap();
+        }
+        // A third of the period later.
+        let now = at(period - 1) + PERIOD / 3;
+        let (before, left) = (away.use_of(chunk), away.left(now));
+        assert_eq!((before.is_some(), left), (true, at(period).since(now)));
+        let reserved_bytes = away.reserved_bytes(chunk);
+        away = Reserve::new(now, printed(1.0)).unwrap().resumed(left);
+        let back = ReserveInput::Found { chunk, chunk_bytes: CHUNK, reserved_bytes, held_bytes: 0, before };
+        away.handle(now, back).unwrap();
+        assert_eq!(away.wake_at(), stays.wake_at());
+        assert_eq!(end(&mut away, period), end(&mut stays, period), "period {period}");
+        assert_eq!((away.utility(chunk), away.use_of(chunk)), (stays.utility(chunk), stays.use_of(chunk)));
+    }
+    assert_eq!(away.use_of(parity(2)), None);
+    // One that was kept under another period does not make this one longer.
+    let away = Reserve::new(at(1), ReserveOptions::default()).unwrap().resumed(Duration::MAX);
+    assert_eq!((away.wake_at(), away.left(at(1))), (Some(at(2)), PERIOD));
+}
+
+/// What was kept comes from a disk: numbers that make no sense count as the largest that do.
+#[test]
+fn use_that_makes_no_sense_is_bounded() {
+    let nonsense = postcard::to_stdvec(&(u32::MAX, u32::MAX, u32::MAX)).unwrap();
+    let before: ReserveUse = postcard::from_bytes(&nonsense).unwrap();
+    let mut reserve = Reserve::new(Time(0), ReserveOptions::default()).unwrap();
+    reserve.handle(Time(0), found(parity(1), u32::MAX, Some(before))).unwrap();
+    assert_eq!(reserve.utility(parity(1)), Some(1.0));
+    assert_eq!((end(&mut reserve, 1), reserve.utility(parity(1))), (vec![], Some(1.0)));
+    // What the log holds was used, whoever kept count.
+    let mut reserve = Reserve::new(Time(0), printed(0.0)).unwrap();
+    reserve.handle(Time(0), found(parity(1), CHUNK, None)).unwrap();
+    let (unused, reserved_bytes) = (reserve.use_of(parity(1)), u64::from(CHUNK));
+    let (chunk, chunk_bytes) = (parity(2), CHUNK);
+    let held = ReserveInput::Found { chunk, chunk_bytes, reserved_bytes, held_bytes: MIB, before: unused };
+    reserve.handle(Time(0), held).unwrap();
+    end(&mut reserve, 1);
+    assert_eq!(reserve.utility(chunk), Some(0.15));
 }
 
 #[test]
@@ -329,6 +412,7 @@ fn what_is_impossible_is_refused_and_changes_nothing() {
         chunk_bytes,
         reserved_bytes,
         held_bytes,
+        before: None,
     };
     for input in [
         ReserveInput::Created { chunk: parity(1), chunk_bytes: CHUNK },
@@ -356,9 +440,7 @@ fn a_call_looks_at_a_bounded_number_of_chunks() {
     let count = 10 * LOOK_MAX as u64 + 7;
     for segment in 0..count {
         let chunk = parity(segment);
-        let (reserved_bytes, held_bytes) = (u64::from(CHUNK), 0);
-        let found = ReserveInput::Found { chunk, chunk_bytes: CHUNK, reserved_bytes, held_bytes };
-        reserve.handle(Time(0), found).unwrap();
+        reserve.handle(Time(0), found(chunk, CHUNK, None)).unwrap();
     }
     let looked = |reserve: &Reserve| {
         (0..count).filter(|&segment| reserve.utility(parity(segment)) == Some(0.7)).count()
@@ -382,12 +464,15 @@ fn ends_that_were_missed_are_not_made_up_for() {
     assert_eq!(reserve.wake_at(), Some(at(8)));
 }
 
-/// What the paper's text says of one chunk, in whole numbers of 10^-9 that are never rounded down.
+/// What the paper's text and ours say of one chunk, in whole numbers of 10^-9; those that are smoothed are never rounded down.
 struct Twin {
     reserved: u64,
     held: u64,
     used: u64,
     utility: u64,
+    /// What it began at, and what that weighs.
+    first: u64,
+    weight: u64,
 }
 
 impl Twin {
@@ -395,10 +480,17 @@ impl Twin {
         const ONE: u128 = 1_000_000_000;
         let share = (u128::from(self.used.min(self.reserved)) * ONE).div_ceil(self.reserved.into());
         self.utility = (3 * share + 7 * u128::from(self.utility)).div_ceil(10) as u64;
+        self.weight = (7 * self.weight).div_ceil(10);
         let needed = u128::from(self.utility) * u128::from(self.reserved);
         let chunk = u128::from(CHUNK);
         let mut left = needed.div_ceil(ONE * chunk) * chunk;
-        if needed < u128::from(delta_bytes_min) * ONE {
+        let weight = u128::from(self.weight);
+        let (mut predicted, mut parts) = (u128::from(self.utility), ONE);
+        if 4 * weight < ONE {
+            predicted = predicted.saturating_sub(weight * u128::from(self.first) / ONE);
+            parts = ONE - weight;
+        }
+        if predicted * u128::from(self.reserved) < u128::from(delta_bytes_min) * parts {
             left = 0;
         }
         if policy == ReservePolicy::ShrinkAndMerge {
@@ -431,8 +523,10 @@ fn any_schedule_follows_the_formula() {
                 let chunk = parity(draw(12));
                 let Some(twin) = twins.get_mut(&chunk) else {
                     if reserve.handle(Time(0), ReserveInput::Created { chunk, chunk_bytes: CHUNK }).is_ok() {
-                        let utility = (options.utility_first * 1e9).round() as u64;
-                        twins.insert(chunk, Twin { reserved: EIGHT, held: 0, used: 0, utility });
+                        let first = (options.utility_first * 1e9).round() as u64;
+                        let (utility, weight) = (first, 1_000_000_000);
+                        let twin = Twin { reserved: EIGHT, held: 0, used: 0, utility, first, weight };
+                        twins.insert(chunk, twin);
                     }
                     continue;
                 };
