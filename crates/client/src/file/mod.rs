@@ -7,7 +7,8 @@
 //! opens the object after a close sees what was written before it; others see some of it earlier.
 //!
 //! What was read is kept, too, and read again from here for a short time ([`FileOptions::fresh_for`]): what others store meanwhile shows
-//! after that in a handle that was open before. Of what this one writes that is never so.
+//! after that in a handle that was open before. Of what this one writes that is never so. Each granule (4 KiB) of a read is as it was at
+//! some time, whether from here or fetched, and never of both; what this handle wrote and has not stored is laid over it.
 //!
 //! What is written behind the end makes the object longer when it is stored, with zeros in between. That goes in the order of the
 //! segments, so that none is stored as zeros just before its bytes are. [`File::truncate`] is done at once. Where two handles
@@ -19,11 +20,13 @@
 //!
 //! Invariants: a read sees all that was written through the handle before it; of a segment no two lots of ranges are stored at a
 //! time, so that what was written later lands later; what could not be stored is kept; the size is that of the object as last
-//! seen, or where what is not stored ends, whichever is more.
+//! seen, or where what is not stored ends, whichever is more; but for what was written and is not stored a read tears no granule.
 
 mod cache;
 mod clean;
 mod runs;
+#[cfg(test)]
+mod torn;
 
 use crate::{
     AmendError, Client, ClientError, FileError, GetError, ObjectStat, amend::Grown, get::CHANGES_MAX,
@@ -275,7 +278,7 @@ impl File {
     }
 
     /// `length` bytes from `offset` on, what was written before included; fewer at the object's end, and none behind it. What others store may
-    /// show up to [`FileOptions::fresh_for`] later.
+    /// show up to [`FileOptions::fresh_for`] later, of each granule (4 KiB) all that they stored at once or nothing.
     ///
     /// # Errors
     /// When too little of it can be had now, or it was removed. The same read can be tried again.
@@ -291,7 +294,7 @@ impl File {
                     return Ok(Bytes::new());
                 }
                 let written = state.cache.seen(inner.segments(&range), &range);
-                let mut seen = state.clean.seen(began, &range);
+                let mut seen = state.clean.seen(began, &range, found.object.size);
                 for (at, piece) in written.within(&range) {
                     seen.write(at, piece, Over::Replace);
                 }
@@ -309,30 +312,40 @@ impl File {
             // Between the end of what is stored and what was written behind it there are zeros.
             let size = found.object.size;
             let missing = missing.start.min(size)..missing.end.min(size);
-            let fetched = match missing.is_empty() {
+            let wanted = inner.state().clean.to_fetch(&missing, size);
+            let fetched = match wanted.is_empty() {
                 true => {
                     inner.state().counts.reads_kept += 1;
                     Ok(VecDeque::new())
                 }
-                false => fetch(&inner.client, &found, missing.clone(), (&inner.reading, inner.way)).await,
+                false => fetch(&inner.client, &found, wanted.clone(), (&inner.reading, inner.way)).await,
             };
             if let Ok(pieces) = &fetched {
-                inner.state().clean.fetched((began, mark), missing.start, pieces.iter());
+                inner.state().clean.fetched((began, mark), wanted.start, pieces.iter(), size);
             }
+            let is_all = |first: &Bytes| first.len() as u64 == wanted.end - wanted.start;
             match fetched {
-                Ok(mut pieces) if missing == range && pieces.len() == 1 && seen.is_empty() => {
-                    return Ok(pieces.pop_front().expect("there is one"));
+                Ok(pieces) if missing == range && seen.is_empty() && pieces.front().is_some_and(is_all) => {
+                    let (from, to) = (range.start - wanted.start, range.end - wanted.start);
+                    // Both lie within the piece.
+                    return Ok(pieces[0].slice(from as usize..to as usize));
                 }
                 Ok(pieces) => {
                     let mut bytes = BytesMut::zeroed((range.end - range.start) as usize);
                     // All places are within the range, which was just given memory.
                     let place = |at: u64| (at - range.start) as usize;
-                    let mut at = place(missing.start.max(range.start));
+                    let mut at = wanted.start;
                     for piece in pieces {
-                        bytes[at..at + piece.len()].copy_from_slice(&piece);
-                        at += piece.len();
+                        let end = at + piece.len() as u64;
+                        let (from, to) = (at.max(range.start), end.min(range.end));
+                        if from < to {
+                            let part = &piece[(from - at) as usize..(to - at) as usize];
+                            bytes[place(from)..place(to)].copy_from_slice(part);
+                        }
+                        at = end;
                     }
-                    // What was fetched is newer than what was read before, and older than what is not stored.
+                    // What was fetched is newer than what was read before, and older than what is not stored. No granule is of both: of
+                    // one that was read before nothing was missing.
                     let beside = [range.start..missing.start, missing.end..range.end];
                     let beside = beside.iter().flat_map(|part| seen.within(part));
                     for (at, piece) in beside.chain(written.within(&missing)) {
@@ -655,7 +668,8 @@ impl Drop for Flight<'_> {
     fn drop(&mut self) {
         let mut state = self.of.state();
         let stored = state.cache.landed(self.segment, self.stored);
-        state.clean.stored(self.began, &stored);
+        let size = state.found.object.size;
+        state.clean.stored(self.began, &stored, size);
     }
 }
 
