@@ -36,19 +36,10 @@ pub fn show(report: &Report) -> String {
     }
     let mut text = table.to_string();
     for record in records.iter().filter(|record| !record.metric.starts_with(THROUGHPUT)) {
-        let value = match (record.unit, record.value) {
-            ("s", Some(seconds)) if seconds < 1e-6 => format!("{:.1} ns", seconds * 1e9),
-            ("s", Some(seconds)) if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
-            ("s", Some(seconds)) => format!("{:.2} ms", seconds * 1e3),
-            ("share of K", Some(share)) => format!("{:.3} % of K", share * 100.0),
-            ("blocks", Some(blocks)) => {
-                format!("{blocks} {}", if blocks == 1.0 { "block" } else { "blocks" })
-            }
-            (unit, value) => format!("{} {unit}", number(value)),
-        };
+        let value = shown(record.value, record.unit);
         text.push_str(&format!("\n{}, {}: {value}", record.case, record.metric));
         if let (Some(limit), Some(ratio)) = (record.limit, record.ratio) {
-            text.push_str(&format!(", {ratio:.2} of {}", number(Some(limit))));
+            text.push_str(&format!(", {ratio:.2} of {}", shown(Some(limit), record.unit)));
         }
     }
     for remark in remarks() {
@@ -56,6 +47,18 @@ pub fn show(report: &Report) -> String {
         text.push_str(&remark);
     }
     text
+}
+
+/// A figure in the unit that a person reads it in.
+fn shown(value: Option<f64>, unit: &str) -> String {
+    match (unit, value) {
+        ("s", Some(seconds)) if seconds < 1e-6 => format!("{:.1} ns", seconds * 1e9),
+        ("s", Some(seconds)) if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
+        ("s", Some(seconds)) => format!("{:.2} ms", seconds * 1e3),
+        ("share of K", Some(share)) => format!("{:.3} % of K", share * 100.0),
+        ("blocks", Some(blocks)) => format!("{blocks} {}", if blocks == 1.0 { "block" } else { "blocks" }),
+        (unit, value) => format!("{} {unit}", number(value)),
+    }
 }
 
 /// The rival whose rate this is.
