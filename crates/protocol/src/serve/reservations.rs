@@ -9,7 +9,8 @@
 //!
 //! - [`AdmissionPolicy::Capacity`]: first come, first admitted, until capacity is exhausted.
 //! - [`AdmissionPolicy::Priority`]: a foreground access may take what background ones reserved, the latest first, and no
-//!   more of them than it needs; they go on as best effort, and learn it when they renew.
+//!   more of them than it needs: those that still fit beside it and the earlier ones stay. The others go on as best effort, and learn
+//!   it when they renew.
 //! - [`AdmissionPolicy::Open`]: everything is granted and nothing kept.
 //!
 //! Invariants: with speeds that do not change, shares granted never exceed what the device gives; a reservation ends
@@ -163,19 +164,26 @@ impl Reservations {
         let number = after.remove(&wish.reservation).map_or(self.grants, |held| held.number);
         let Reserve { access, bytes_per_s, background, .. } = *wish;
         let new = Held { access, bytes_per_s, background, until: now + lease, number };
-        let mut displaced = Vec::new();
+        let mut taken = Vec::new();
         while !fits(&after, &new, capacity) {
             let weakest =
                 after.iter().filter(|(_, held)| held.background).max_by_key(|(_, held)| held.number);
-            match weakest.map(|(&id, _)| id) {
-                Some(id) if self.policy == AdmissionPolicy::Priority && !background => {
+            match weakest.map(|(&id, &held)| (id, held)) {
+                Some((id, held)) if self.policy == AdmissionPolicy::Priority && !background => {
                     after.remove(&id);
-                    displaced.push(id);
+                    taken.push((id, held));
                 }
                 _ => return Err(self.refusal(now, wish.reservation, &new, capacity)),
             }
         }
         after.insert(wish.reservation, new);
+        // The latest may have been too little, and what an earlier one had is room for it again.
+        for &(id, held) in taken.iter().rev() {
+            if fits(&after, &held, capacity) {
+                after.insert(id, held);
+            }
+        }
+        let displaced = taken.into_iter().map(|(id, _)| id).filter(|id| !after.contains_key(id)).collect();
         self.grants += 1;
         self.held = after;
         Ok(Granted { lease, displaced })

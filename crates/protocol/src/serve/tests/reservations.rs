@@ -6,6 +6,7 @@ use crate::{
 };
 use core::time::Duration;
 use rand_core::Rng;
+use std::collections::BTreeMap;
 
 const MB: u64 = 1_000_000;
 const DISK: Capacity =
@@ -165,6 +166,26 @@ fn priority_takes_from_the_background_no_more_than_it_needs() {
     assert!(kept.is_empty());
 }
 
+/// The latest go first; one that was too little, and still has room where an earlier one went, need not have gone.
+#[test]
+fn what_would_make_no_room_is_not_displaced_in_vain() {
+    let background = |id, rate| Reserve { background: true, ..wish(id, Access::Read, rate) };
+    let mut kept = Reservations::new(AdmissionPolicy::Priority);
+    for (id, rate) in [(1, 10 * MB), (2, 50 * MB), (3, 5 * MB), (4, 20 * MB)] {
+        kept.reserve(at(0), &background(id, rate), &DISK).unwrap();
+    }
+    // 90 MB/s may be reserved: beside 60 of them the first has room, and the third where the second went.
+    let granted = kept.reserve(at(0), &wish(5, Access::Read, 60 * MB), &DISK).unwrap();
+    assert_eq!(granted.displaced, [ReservationId(4), ReservationId(2)]);
+    assert_eq!(kept.reserved_bytes_per_s(Access::Read), 75 * MB);
+    let counts = ReservationCounts { held: 3, granted: 5, displaced: 2, ..Default::default() };
+    assert_eq!(kept.counts(), counts);
+    // Who stays is as late as before: whoever comes after goes first.
+    kept.reserve(at(0), &background(6, 10 * MB), &DISK).unwrap();
+    let granted = kept.reserve(at(0), &wish(7, Access::Read, 12 * MB), &DISK).unwrap();
+    assert_eq!(granted.displaced, [ReservationId(6)]);
+}
+
 #[test]
 fn the_number_of_reservations_is_bounded() {
     let mut kept = Reservations::new(AdmissionPolicy::Capacity);
@@ -187,7 +208,7 @@ fn granted_never_exceeds_capacity_and_retry_times_are_right() {
         let policy = if priority { AdmissionPolicy::Priority } else { AdmissionPolicy::Capacity };
         let capacity = Capacity { sharing_ppm: [900_000, 700_000, 0, 400_000], ..DISK };
         let mut kept = Reservations::new(policy);
-        let mut now = 0;
+        let (mut now, mut asked) = (0, BTreeMap::new());
         for _ in 0..200 {
             now += draw(120);
             let access = if draw(2) == 0 { Access::Read } else { Access::Write };
@@ -201,7 +222,14 @@ fn granted_never_exceeds_capacity_and_retry_times_are_right() {
                 _ => {
                     let before = kept.clone();
                     match kept.reserve(at(now), &ask, &capacity) {
-                        Ok(granted) => assert!(priority || granted.displaced.is_empty()),
+                        Ok(granted) => {
+                            assert!(priority || granted.displaced.is_empty());
+                            asked.insert(ask.reservation, ask);
+                            for displaced in granted.displaced {
+                                let again = kept.clone().reserve(at(now), &asked[&displaced], &capacity);
+                                assert!(again.is_err(), "case {case}: {displaced} would have had room");
+                            }
+                        }
                         Err(Fault::Refused { reason: RefusalReason::Reserved, retry_after_ms }) => {
                             // Alone at the node from here on, as if it were new.
                             let mut later = before.clone();
