@@ -113,20 +113,25 @@ pub fn choose(candidates: &[Candidate], wanted: &Wanted) -> Result<Plan, PlanErr
 /// [`super::Quality::policy`] gave. A pace that is wished for is not judged while no device's speed is known.
 ///
 /// Where too few domains for a segment's chunks can take data, even with those that stall, the plan is for as many chunks as there are
-/// domains that serve, if the policy and the wish allow it ([`Parity::degraded`]).
+/// domains that serve, if the policy and the wish allow it ([`Parity::degraded`]). So it is where a pace is wished for that those that
+/// stall cannot promise: all chunks wait for the slowest.
 ///
 /// # Errors
 /// [`PlanError::Unmet`] when too few domains or devices can take data, those that stall counted; [`PlanError::Room`] where they are full;
 /// [`PlanError::Space`] when what is to be stored does not fit on those that can; [`PlanError::TooFew`], [`PlanError::FewDevices`],
 /// [`PlanError::FewCopies`], [`PlanError::Bandwidth`], [`PlanError::Latency`] for a wish that cannot be met, with what can.
 pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<Plan, PlanError> {
+    use PlanError::{Bandwidth, Latency, Unmet};
     match (choose_all(candidates, wanted, wish), wish.fewest(&wanted.policy)) {
-        (Err(PlanError::Unmet { domain, available, .. }), Some(parity)) => {
-            match degraded(candidates, &parity) {
-                Some(fewer) => {
+        (Err(error @ (Unmet { .. } | Bandwidth { .. } | Latency { .. })), Some(parity)) => {
+            match (degraded(candidates, &parity), error) {
+                (Some(fewer), _) => {
                     choose_all(candidates, &Wanted { policy: Policy::Parity(fewer), ..*wanted }, wish)
                 }
-                None => Err(PlanError::Unmet { domain, needed: parity.least_chunks(), available }),
+                (None, Unmet { domain, available, .. }) => {
+                    Err(Unmet { domain, needed: parity.least_chunks(), available })
+                }
+                (None, error) => Err(error),
             }
         }
         (plan, _) => plan,

@@ -14,7 +14,7 @@
 //! such accesses go on at the same time: their waste would hold up each other. Nor is there anything to judge by while no speed is known.
 
 use super::{
-    Candidate, HEADROOM, PlanError, ROUND_TRIPS_GET, Wish,
+    Candidate, Expected, HEADROOM, PlanError, ROUND_TRIPS_GET, Wish,
     pace::{self, Pace},
 };
 use crate::{
@@ -49,18 +49,18 @@ pub struct Fetch {
 
 /// What each device holds of some segments, for a read of all their bytes or of a range of them: with each segment come the blocks that are
 /// asked for one by one, if they are. Just those count then, and the others can make good for a device that fails. Where one of them
-/// is on no device that is alive the segment is decoded, of whatever the others hold; copies are not: there another copy counts.
+/// is on no device that serves the segment is decoded, of whatever the others hold; copies are not: there another copy counts.
 pub fn held<'a>(
     parts: impl IntoIterator<Item = (&'a SegmentLayout, Option<&'a IndexRanges>)>,
     candidates: &[Candidate],
 ) -> Vec<Holding> {
-    let alive: BTreeSet<DeviceId> =
-        candidates.iter().filter(|candidate| candidate.alive).map(|candidate| candidate.device).collect();
+    let serving: BTreeSet<DeviceId> =
+        candidates.iter().filter(|candidate| candidate.serves()).map(|candidate| candidate.device).collect();
     let mut all: BTreeMap<DeviceId, Holding> = BTreeMap::new();
     for (layout, singly) in parts {
         let singly = singly.and_then(|wanted| {
             let mut here = IndexRanges::new();
-            let holders = layout.holders.iter().filter(|holder| alive.contains(&holder.device));
+            let holders = layout.holders.iter().filter(|holder| serving.contains(&holder.device));
             holders.for_each(|holder| here.insert_all(&holder.blocks()));
             match layout.code.kind {
                 CodeKind::Replicated => Some(first_copies(wanted, &here, layout.code.originals)),
@@ -89,7 +89,7 @@ fn first_copies(wanted: &IndexRanges, here: &IndexRanges, originals: u32) -> Ind
 }
 
 /// Plans a read of `length` bytes from `holdings`. A pace that is wished for is not judged while no device's speed is
-/// known.
+/// known, unless those that serve do not hold so much.
 ///
 /// # Errors
 /// [`PlanError::Bandwidth`] and [`PlanError::Latency`] with what the holders can give.
@@ -122,16 +122,42 @@ pub fn fetch(
     let needed = (length as f64).min(held as f64);
     let round_trips = wish.round_trip.saturating_mul(ROUND_TRIPS_GET);
     let wanted_s = wanted_seconds(length, wish, round_trips);
+    let serving = holders.iter().filter(|(_, candidate)| candidate.serves());
+    let devices = u32::try_from(serving.clone().count()).unwrap_or(u32::MAX);
+    let too_slow = |wanted_bytes_per_s, given_bytes_per_s, reserved_bytes_per_s| PlanError::Bandwidth {
+        wanted_bytes_per_s,
+        accesses: quality.accesses(),
+        devices,
+        verb: "send it",
+        given_bytes_per_s,
+        reserved_bytes_per_s,
+    };
+    let too_late = |wanted, expected, reserved_bytes_per_s| PlanError::Latency {
+        bytes: length,
+        wanted,
+        accesses: quality.accesses(),
+        devices,
+        verb: "send it",
+        expected,
+        round_trips,
+        reserved_bytes_per_s,
+    };
     let Some(median) = median else {
         // Nothing is known: each keeps its part of what it holds, and the nodes decide. Those that refused are asked again
         // only where the others do not hold enough.
         let sum = |of: &[&Holding]| of.iter().map(|holding| holding.bytes).sum::<u64>() as f64;
-        let willing = holders.iter().filter(|(_, candidate)| !candidate.refused);
+        let willing = serving.clone().filter(|(_, candidate)| !candidate.refused);
         let mut asked: Vec<&Holding> = willing.map(|&(holding, _)| holding).collect();
         if sum(&asked) < needed {
-            asked = holders.iter().map(|&(holding, _)| holding).collect();
+            asked = serving.map(|&(holding, _)| holding).collect();
         }
         let held = sum(&asked);
+        if held < needed {
+            return Err(match (quality.bandwidth_bytes_per_s, quality.latency) {
+                (Some(wanted), _) => too_slow(wanted, 0, 0),
+                (None, wanted) => too_late(wanted.unwrap_or_default(), Expected::NEVER, 0),
+            });
+        }
         let part = |holding: &Holding| (needed / wanted_s * holding.bytes as f64 / held).ceil() as u64;
         let reserve = asked.into_iter().map(|holding| (holding.device, part(holding).max(1)));
         return Ok(Fetch { reserve: reserve.collect(), rule });
@@ -151,18 +177,10 @@ pub fn fetch(
         shortest(&givers, needed, |giver| (giver.pace.promised + giver.pace.reserved) / accesses);
     let given = |seconds: f64| if seconds.is_finite() { (needed / seconds * accesses) as u64 } else { 0 };
     let reserved_bytes_per_s = given(unreserved_s).saturating_sub(given(shortest_s));
-    let devices = u32::try_from(givers.len()).unwrap_or(u32::MAX);
-    if let Some(wanted_bytes_per_s) = quality.bandwidth_bytes_per_s
-        && length as f64 / (wanted_bytes_per_s as f64) < shortest_s * (1.0 - 1e-9)
+    if let Some(wanted) = quality.bandwidth_bytes_per_s
+        && length as f64 / (wanted as f64) < shortest_s * (1.0 - 1e-9)
     {
-        return Err(PlanError::Bandwidth {
-            wanted_bytes_per_s,
-            accesses: quality.accesses(),
-            devices,
-            verb: "send it",
-            given_bytes_per_s: given(shortest_s),
-            reserved_bytes_per_s,
-        });
+        return Err(too_slow(wanted, given(shortest_s), reserved_bytes_per_s));
     }
     if let Some(wanted) = quality.latency {
         let useful = givers.iter().map(|giver| giver.pace);
@@ -171,18 +189,10 @@ pub fn fetch(
         let by_holding = Duration::try_from_secs_f64(shortest_s).unwrap_or(Duration::MAX);
         expected.late = expected.late.max(by_holding.saturating_add(round_trips));
         if expected.late > wanted {
-            return Err(PlanError::Latency {
-                bytes: length,
-                wanted,
-                accesses: quality.accesses(),
-                devices,
-                verb: "send it",
-                expected,
-                round_trips,
-                reserved_bytes_per_s,
-            });
+            return Err(too_late(wanted, expected, reserved_bytes_per_s));
         }
-        let all: Vec<Giver> = givers.iter().copied().chain(others.iter().map(giver)).collect();
+        let able = holders.iter().chain(&others).filter(|(_, candidate)| candidate.serves());
+        let all: Vec<Giver> = able.map(giver).collect();
         let in_vain = Duration::try_from_secs_f64(sent_anew(&all, shortest_s)).unwrap_or(Duration::MAX);
         // Another device is asked, and its first block is on its way.
         let made_good = in_vain.saturating_add(wish.round_trip);

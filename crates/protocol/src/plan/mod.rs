@@ -9,6 +9,8 @@
 //! With a [`Quality`] wished for, as few devices as meet it, or [`PlanError`] with what the cluster can give; what each
 //! device is to keep for the access is part of the plan ([`Planned::reserve_bytes_per_s`]; [`fetch()`] for reads, [`revise()`] for changes of some bytes).
 //!
+//! How long devices are waited for that are asked to keep their part say [`Answers`].
+//!
 //! Also [`segments`]: how an object is cut, [`Dealt`]: that its chunks ask the same of every device, and [`feasible`]: whether a cluster can meet a policy at all.
 //!
 //! For objects that are there: [`update()`], what a change of some bytes does to the coded blocks; [`in_place()`], whether one of
@@ -20,6 +22,7 @@
 //! device (not measured yet).
 
 mod amend;
+mod answers;
 mod choose;
 mod deal;
 mod fetch;
@@ -39,6 +42,7 @@ mod unserved;
 mod update;
 
 pub use amend::{Again, Attempts, Places, Unmade, amended, stored, to_be_had};
+pub use answers::Answers;
 pub use choose::{candidates, choose, choose_for, feasible, feasible_among, holders};
 pub use deal::Dealt;
 pub use fetch::{Fetch, Holding, fetch, held};
@@ -117,6 +121,14 @@ pub struct Candidate {
     pub given: u32,
 }
 
+impl Candidate {
+    /// Whether it answers reads and changes of what it holds, as far as is known. One that stalls or has failed may take what it is
+    /// asked, and keep bandwidth for it, and moves nothing.
+    fn serves(&self) -> bool {
+        self.alive && matches!(self.health, DeviceHealth::Ok | DeviceHealth::Full)
+    }
+}
+
 /// What is wished for beyond a place to store.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Wish {
@@ -140,6 +152,13 @@ impl Wish {
         let share = |span: Duration| span.mul_f64((part as f64 / whole.max(1) as f64).min(1.0));
         let quality = Quality { latency: self.quality.latency.map(share), ..self.quality };
         Self { quality, round_trip: share(self.round_trip) }
+    }
+
+    /// The wish once so much of its time has passed.
+    pub fn after(&self, spent: Duration) -> Self {
+        let left = |latency: Duration| latency.saturating_sub(spent);
+        let quality = Quality { latency: self.quality.latency.map(left), ..self.quality };
+        Self { quality, ..*self }
     }
 }
 
@@ -416,6 +435,16 @@ impl PlanError {
             },
             other => other,
         }
+    }
+
+    /// What was said of what was left of `wish` once `spent` of its time had passed ([`Wish::after`]), said of all of it.
+    pub fn after(mut self, spent: Duration, wish: &Wish) -> Self {
+        if let Self::Latency { wanted, expected, .. } = &mut self {
+            *wanted = wish.quality.latency.unwrap_or(*wanted);
+            expected.mean = expected.mean.saturating_add(spent);
+            expected.late = expected.late.saturating_add(spent);
+        }
+        self
     }
 
     /// Whether waiting may help: others have reserved what is missing.

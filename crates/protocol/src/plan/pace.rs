@@ -1,7 +1,8 @@
 //! What devices can be expected to give an access, and with which spread.
 //!
 //! A device may be promised to the access with what is left of its time: what its measured speed is worth when the wished
-//! number of accesses share it (§5.4), less what is reserved, less the part that is never reserved. How much of that
+//! number of accesses share it (§5.4), less what is reserved, less the part that is never reserved; nothing of one that stalls,
+//! has failed or is away, however fast it was. How much of that
 //! arrives is uncertain by what waits in its queue: between the whole, and what is left when all of that goes first. The
 //! sum over many devices is far less uncertain than each (the dissertation's point, §4.1): hence expected time *and* spread.
 
@@ -39,13 +40,19 @@ pub struct Expected {
     pub late: Duration,
 }
 
+impl Expected {
+    /// No device does it.
+    pub(super) const NEVER: Self = Self { mean: Duration::MAX, late: Duration::MAX };
+}
+
 impl Pace {
     /// What `candidate`, whose speed is `bytes_per_s`, gives to `accesses` accesses together.
     pub(super) fn of(candidate: &Candidate, accesses: u32, bytes_per_s: f64) -> Self {
         let part = |reserved: u64, speed: u64| reserved as f64 / (speed.max(1)) as f64;
         let reserved = part(candidate.reserved_read_bytes_per_s, speed_of(candidate, Access::Read))
             + part(candidate.reserved_write_bytes_per_s, speed_of(candidate, Access::Write));
-        let whole = (efficiency(&candidate.sharing_ppm, accesses as usize) - BEST_EFFORT_SHARE).max(0.0);
+        let shared = (efficiency(&candidate.sharing_ppm, accesses as usize) - BEST_EFFORT_SHARE).max(0.0);
+        let whole = if candidate.serves() { shared } else { 0.0 };
         let free = if candidate.refused { 0.0 } else { (whole - reserved).max(0.0) };
         let promised = bytes_per_s * free;
         let behind_queue = promised / (1.0 + f64::from(candidate.queue_length) / QUEUE_HALVES);

@@ -2,7 +2,7 @@
 //!
 //! A change reads the old blocks concerned and writes the new ones, each on the device that holds it: no other can do that
 //! for it, so as with a stripe it is over when the device is that has most to do for its speed. What a device would do
-//! that refused, or that is out of reach, is written by the others, each as much as it can promise.
+//! that refused, that stalls or that is out of reach, is written by the others, each as much as it can promise.
 //!
 //! Left out: repair blocks that are minted where a device is found lost; they take what the reservation leaves.
 
@@ -16,7 +16,6 @@ use crate::{
     layout::{Holder, SegmentLayout},
     message::Access,
 };
-use core::time::Duration;
 use std::collections::BTreeMap;
 
 /// What a change does on one device.
@@ -60,17 +59,17 @@ pub fn revise(
     if !quality.wants_pace() || length == 0 || parts.is_empty() {
         return Ok(Vec::new());
     }
-    let alive: BTreeMap<DeviceId, &Candidate> = candidates
+    let serving: BTreeMap<DeviceId, &Candidate> = candidates
         .iter()
-        .filter(|candidate| candidate.alive)
+        .filter(|candidate| candidate.serves())
         .map(|candidate| (candidate.device, candidate))
         .collect();
     let here: Vec<(&Part, &Candidate)> =
-        parts.iter().filter_map(|part| Some((part, *alive.get(&part.device)?))).collect();
+        parts.iter().filter_map(|part| Some((part, *serving.get(&part.device)?))).collect();
     let known: Vec<&Candidate> = here.iter().map(|&(_, candidate)| candidate).collect();
     let round_trips = wish.round_trip.saturating_mul(ROUND_TRIPS_UPDATE);
     let wanted_s = wanted_seconds(length, wish, round_trips);
-    let devices = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+    let devices = u32::try_from(here.len()).unwrap_or(u32::MAX);
     let too_slow = |wanted_bytes_per_s, given_bytes_per_s, reserved_bytes_per_s| PlanError::Bandwidth {
         wanted_bytes_per_s,
         accesses: quality.accesses(),
@@ -89,7 +88,6 @@ pub fn revise(
         round_trips,
         reserved_bytes_per_s,
     };
-    let never = Expected { mean: Duration::MAX, late: Duration::MAX };
     let Some(median) = pace::median(&known, Access::Write) else {
         // Nothing is known: each keeps its part, and the nodes decide.
         let part = |part: &Part| ((part.read_bytes + part.write_bytes) as f64 / wanted_s).ceil() as u64;
@@ -98,7 +96,7 @@ pub fn revise(
         return match (kept.is_empty(), quality.bandwidth_bytes_per_s) {
             (false, _) => Ok(kept),
             (true, Some(wanted)) => Err(too_slow(wanted, 0, 0)),
-            (true, None) => Err(too_late(quality.latency.unwrap_or_default(), never, 0)),
+            (true, None) => Err(too_late(quality.latency.unwrap_or_default(), Expected::NEVER, 0)),
         };
     };
     let speed = |candidate: &Candidate, access| match pace::speed_of(candidate, access) {
@@ -150,7 +148,7 @@ pub fn revise(
             expected = Expected { mean: expected.mean.max(own.mean), late: expected.late.max(own.late) };
         }
         if workers.is_empty() {
-            expected = never;
+            expected = Expected::NEVER;
         }
         if expected.late > wanted {
             return Err(too_late(wanted, expected, reserved_bytes_per_s));

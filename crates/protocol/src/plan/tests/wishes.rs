@@ -262,6 +262,66 @@ fn holders_that_refused_or_are_gone_keep_nothing() {
     assert!(error.is_reserved_by_others());
 }
 
+/// However fast it was before, and whether or not that is known.
+#[test]
+fn what_stalls_or_has_failed_can_promise_nothing() {
+    let all = holdings(&[150 * MB; 6]);
+    for health in [DeviceHealth::Stalled, DeviceHealth::Failed] {
+        let mut disks = cluster(6, 1);
+        disks[2].health = health;
+        let asked = |disks: &[Candidate], text: &str| fetch(&all, disks, 600 * MB, &wish(text));
+        // Five of 90 MB/s. Waiting does not help as it does where others have reserved what is missing.
+        let error = asked(&disks, "bandwidth=460MB").unwrap_err();
+        assert_eq!(error.to_string(), "wanted 460 MB/s, the 5 devices that can send it give 450 MB/s");
+        assert!(!error.is_reserved_by_others());
+        let devices = |kept: Vec<(DeviceId, u64)>| kept.iter().map(|(id, _)| id.0).collect::<Vec<_>>();
+        let others = [100, 101, 103, 104, 105];
+        assert_eq!(devices(asked(&disks, "bandwidth=440MB").unwrap().reserve), others);
+        assert!(asked(&disks, "latency=1.3s").is_err() && asked(&cluster(6, 1), "latency=1.3s").is_ok());
+        // Of a stripe it has what nobody else has.
+        let error = fetch(&holdings(&[100 * MB; 6]), &disks, 600 * MB, &wish("bandwidth=1MB")).unwrap_err();
+        assert!(matches!(error, PlanError::Bandwidth { devices: 5, given_bytes_per_s: 0, .. }), "{error:?}");
+        // A range that lies there is decoded, of what the others hold.
+        let (layout, range) = (segment(), IndexRanges::from(6..9));
+        let kept = fetch(&held([(&layout, Some(&range))], &disks), &disks, 3 * MIB, &wish("bandwidth=9MB"));
+        assert_eq!(devices(kept.unwrap().reserve), others);
+        // What a change would write there is written by the others; alone it is not made in any time.
+        let parts = [part(101, 4, 4), part(102, 4, 4)];
+        assert_eq!(devices(revise(&parts, &disks, MB, &wish("bandwidth=1MB")).unwrap()), [101]);
+        assert!(revise(&parts[1..], &disks, MB, &wish("latency=60s")).is_err());
+        // A put has others.
+        let chosen = plan(&disks, "rateless", GIB, "bandwidth=250MB").unwrap();
+        assert!(chosen.devices.iter().all(|planned| planned.device.0 != 102), "{chosen:?}");
+        // Nothing was measured: the nodes decide, of those that serve.
+        disks.iter_mut().for_each(|disk| (disk.read_bytes_per_s, disk.write_bytes_per_s) = (0, 0));
+        assert_eq!(devices(asked(&disks, "bandwidth=1MB").unwrap().reserve), others);
+        assert_eq!(devices(revise(&parts, &disks, MB, &wish("bandwidth=1MB")).unwrap()), [101]);
+        let of_stripe = |text: &str| fetch(&holdings(&[100 * MB; 6]), &disks, 600 * MB, &wish(text));
+        for text in ["bandwidth=1MB", "latency=60s"] {
+            assert!(of_stripe(text).is_err(), "{text}");
+        }
+    }
+    // One that is full sends what it has.
+    let mut disks = cluster(6, 1);
+    disks[2].health = DeviceHealth::Full;
+    assert_eq!(fetch(&all, &disks, 600 * MB, &wish("bandwidth=500MB")).unwrap().reserve.len(), 6);
+}
+
+/// All chunks of a segment wait for one that stalls: fewer do not, where the bucket takes them.
+#[test]
+fn chunks_that_stall_are_done_without_where_a_pace_is_wished_for() {
+    let mut disks = cluster(6, 1);
+    disks[4].health = DeviceHealth::Stalled;
+    let stored = |bucket: &str, text: &str| plan(&disks, bucket, 16 * MIB, text);
+    let error = stored("parity", "bandwidth=50MB").unwrap_err();
+    assert!(matches!(error, PlanError::Bandwidth { given_bytes_per_s: 0, .. }), "{error:?}");
+    let fewer = stored("parity:least=5", "bandwidth=50MB").unwrap();
+    assert_eq!((fewer.devices.len(), fewer.stalled), (5, false));
+    assert_eq!(stored("parity:least=5", "").unwrap().devices.len(), 6, "it may be over in a moment");
+    // More than five give.
+    assert!(stored("parity:least=5", "bandwidth=500MB").is_err());
+}
+
 /// A wished number of devices is exact: it is neither raised to what the policy needs nor lowered to those that have room.
 #[test]
 fn a_number_of_devices_is_kept_or_refused() {
