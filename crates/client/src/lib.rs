@@ -98,7 +98,7 @@ pub struct Options {
     pub patience: Duration,
     /// Threads that decode; 0 for as many as the machine has.
     pub threads: usize,
-    /// Who encodes the segments of a put under the policy `parity`.
+    /// Who encodes the segments that a put or a change stores whole under the policy `parity`.
     pub ingest: Ingest,
     /// Bandwidth wanted of an object, in bytes per second; decides how many devices it is spread over (§5.3.1).
     pub bandwidth_bytes_per_s: Option<u64>,

@@ -1,27 +1,32 @@
 //! Hands a segment to its primary (`steadfast_protocol::write::ingest`): the driver of the client's core.
 
-use crate::Client;
+use crate::{Client, reserve::Reserved};
 use core::{fmt, str::FromStr};
 use std::{
-    sync::Arc,
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    DeviceId, Epoch, Time,
+    DeviceId, Epoch, IntentId, Time,
     message::{Fault, IngestOpen, NodeAnswer, NodeRequest, Priority},
+    policy::Policy,
     read::Cause,
-    write::ingest::{Offload, OffloadAction, OffloadInput, Offloaded, Setback},
+    write::{
+        WriteSpec,
+        ingest::{Offload, OffloadAction, OffloadInput, Offloaded, Primaries, Setback},
+    },
 };
 use steadfast_transfer::{Arrivals, Event, Maker, Streams};
 
-/// Who encodes the segments of a put and sends their chunks to the devices, under the policy `parity`.
+/// Who encodes segments that a put or a change stores whole, and sends their chunks to the devices, under the policy `parity`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ingest {
     /// The client: it sends n / k times the bytes of the object, straight to the devices.
     #[default]
     Client,
     /// A node (CodFS §5.3): the client sends the bytes of the object and no more, one node forwards them. For clients behind a
-    /// link that is slower than the nodes' own, or without processor time to spare. A put with a wish for bandwidth or latency
+    /// link that is slower than the nodes' own, or without processor time to spare. A put or change with a wish for bandwidth or latency
     /// is the client's all the same: what is reserved is reserved for it.
     Primary,
 }
@@ -48,8 +53,40 @@ impl fmt::Display for Ingest {
 }
 
 impl Client {
+    /// Whether chunks of an access are encoded by nodes: not where bandwidth is reserved, which is this client's.
+    pub(crate) fn offloads(&self, reserved: &Reserved) -> bool {
+        self.options.ingest == Ingest::Primary && !reserved.wants_pace()
+    }
+
+    /// Hands a segment of `length` bytes, whose blocks `maker` makes, to the node that can store it by `spec`; none where there is none to
+    /// ask. Each time more is known, `touched` is told all devices that may hold something of it.
+    pub(crate) async fn hand_over(
+        &self,
+        primaries: &Mutex<Primaries>,
+        maker: &Arc<Maker>,
+        (length, policy, spec): (u64, &Policy, &WriteSpec),
+        (intent, epoch, priority): (IntentId, Epoch, Priority),
+        touched: impl Fn(BTreeSet<DeviceId>),
+    ) -> Option<Result<Offloaded, Setback>> {
+        let primaries = || primaries.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = (maker.segment, maker.version, intent);
+        let (open, core) = primaries().ask(named, length, policy, spec)?;
+        let primary = open.devices.first()?.device;
+        // It may write to any of them.
+        touched(open.devices.iter().chain(&open.spares).map(|place| place.device).collect());
+        let done = self.offload(maker, (open, core), primary, epoch, priority).await;
+        match &done {
+            Ok(offloaded) => {
+                let kept = offloaded.holders.iter().map(|share| share.device);
+                touched(kept.chain(offloaded.abandoned.iter().copied()).collect());
+            }
+            Err(setback) => primaries().set_back(primary, setback),
+        }
+        Some(done)
+    }
+
     /// Hands the segment whose blocks `maker` makes to the node of `primary`; `core` is that of `open`, as it begins.
-    pub(crate) async fn offload(
+    async fn offload(
         &self,
         maker: &Arc<Maker>,
         (open, mut core): (IngestOpen, Offload),

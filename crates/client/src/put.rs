@@ -1,7 +1,7 @@
 //! Storing: reads the source, drives the writing cores over TCP, encodes what they ask for, commits, seals.
 
 use crate::{
-    Client, Ingest, PutError,
+    Client, PutError,
     feed::{Feed, Ready},
     lease::{Committing, Lease},
     reserve::{Reserved, Reserving},
@@ -270,7 +270,8 @@ impl Put<'_> {
         };
         let storing = async {
             let source = Pieces::new(source);
-            self.store(Feed::new(self.client, &self.begun, source, size, self.offloads())).await?;
+            let offloads = self.client.offloads(&self.reserved);
+            self.store(Feed::new(self.client, &self.begun, source, size, offloads)).await?;
             tracing::debug!(elapsed = ?start.elapsed(), "stored; committing");
             self.committing.begin();
             let commit = {
@@ -434,11 +435,6 @@ impl Put<'_> {
         }
     }
 
-    /// Whether chunks are encoded by a node: not where bandwidth is reserved, which is this client's.
-    fn offloads(&self) -> bool {
-        self.client.options.ingest == Ingest::Primary && !self.wish.quality.wants_pace()
-    }
-
     /// Hands a segment to a node; none where there is none to ask.
     async fn hand_over(
         &self,
@@ -447,28 +443,20 @@ impl Put<'_> {
         policy: &Policy,
         write: &WriteSpec,
     ) -> Option<Result<Offloaded, Setback>> {
-        let name = maker.segment;
-        let primaries = || self.primaries.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.offloads() {
+        if !self.client.offloads(&self.reserved) {
             return None;
         }
-        let named = (name, maker.version, self.begun.intent);
-        let (open, core) = primaries().ask(named, ready.segment.length, policy, write)?;
-        // It may write to any of them.
-        let all = open.devices.iter().chain(&open.spares).map(|place| (place.device, name));
-        self.stored().touched.extend(all);
-        let primary = open.devices.first()?.device;
-        let (epoch, priority) = (self.begun.epoch, self.reserved.priority());
-        let done = self.client.offload(maker, (open, core), primary, epoch, priority).await;
-        match &done {
-            Ok(offloaded) => {
-                let kept = offloaded.holders.iter().map(|share| share.device);
-                let written: BTreeSet<DeviceId> = kept.chain(offloaded.abandoned.iter().copied()).collect();
-                let mut stored = self.stored();
-                stored.touched.retain(|(device, of)| *of != name || written.contains(device));
-                stored.report.offloaded_bytes += ready.segment.length;
-            }
-            Err(setback) => primaries().set_back(primary, setback),
+        let name = maker.segment;
+        let touched = |devices: BTreeSet<DeviceId>| {
+            let mut stored = self.stored();
+            stored.touched.retain(|(_, of)| *of != name);
+            stored.touched.extend(devices.into_iter().map(|device| (device, name)));
+        };
+        let what = (ready.segment.length, policy, write);
+        let under = (self.begun.intent, self.begun.epoch, self.reserved.priority());
+        let done = self.client.hand_over(&self.primaries, maker, what, under, touched).await?;
+        if done.is_ok() {
+            self.stored().report.offloaded_bytes += ready.segment.length;
         }
         Some(done)
     }

@@ -308,7 +308,7 @@ pub(crate) async fn fetch(
         return Ok(few.into());
     }
     for (layout, part) in parts(found, wanted) {
-        let mut reader = SegmentReader::new(client, layout, part, &found.policy, None, reading)?;
+        let mut reader = SegmentReader::new(client, layout, part, &found.policy, Some(way), reading)?;
         let block_bytes = u64::from(layout.block_bytes);
         let (from, to) = reader.part_of_blocks();
         let originals = reader.run().await;
@@ -337,7 +337,8 @@ mod tests {
         sync::{Mutex, PoisonError},
     };
     use steadfast_protocol::{
-        DeviceId, ReservationId,
+        DeviceId, Epoch, ReservationId, SegmentId,
+        layout::{CodeSpec, Holder, SegmentLayout},
         message::{self, Fault, NodeAnswer, NodeRequest, Priority, RefusalReason},
     };
     use tokio::sync::mpsc;
@@ -434,6 +435,63 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    const BLOCK: u32 = 64 << 10;
+
+    /// An object of one coded segment: of 64 originals and half as many more blocks each of four devices has a quarter.
+    fn coded() -> ObjectStat {
+        let (segment, version) = (SegmentId(7), Version(1));
+        let holder = |part: u32| {
+            let blocks = (16 * part..16 * part + 16).chain(64 + 8 * part..64 + 8 * part + 8).collect();
+            Holder::whole(device_of(part), segment, version, blocks)
+        };
+        let layout = SegmentLayout {
+            segment,
+            version,
+            epoch: Epoch(1),
+            length: 64 * u64::from(BLOCK),
+            code: CodeSpec { kind: CodeKind::Mix, originals: 64, seed: 0 },
+            block_bytes: BLOCK,
+            granule_bytes: BLOCK,
+            holders: (0..4).map(holder).collect(),
+        };
+        ObjectStat { segments: vec![layout.clone()], ..crate::amend::found(&[layout.length]) }
+    }
+
+    /// Where it is far, devices are to be busy while the next grant is on its way, as in a get.
+    #[tokio::test]
+    async fn what_is_asked_for_at_a_time_follows_the_way_there() {
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let reading = Mutex::new(Vec::new());
+        let address = serving_opened(move |_, opened, stream| {
+            reading.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+            // Nobody counts them any more.
+            let _ = tell.send(opened.credit / BLOCK);
+        })
+        .await;
+        let client = client(&address, Vec::new());
+        client.pool.connection(&address).await.unwrap();
+        let client = Arc::new(client);
+        let mut blocks = Vec::new();
+        for round_trip in [Duration::ZERO, Duration::from_secs(1)] {
+            let wish = Wish { quality: Quality::default(), round_trip };
+            let mut reader = ObjectReader::new(&client, ("data", "object"), coded(), wish).await.unwrap();
+            let size = usize::try_from(reader.size()).unwrap();
+            let asked = async {
+                let mut most = 0;
+                for _ in 0..4 {
+                    most = told.recv().await.unwrap().max(most);
+                }
+                most
+            };
+            tokio::select! {
+                read = reader.read_at(0, size) => panic!("{read:?}"),
+                most = asked => blocks.push(most),
+            }
+        }
+        // Two keep a device busy; all that it is to send, where it takes a second to ask for more.
+        assert!(blocks[0] <= 4 && blocks[1] >= 12, "{blocks:?}");
     }
 
     #[tokio::test]

@@ -74,6 +74,40 @@ async fn is_handed_over(bed: &Bed, key: &str, original: &[u8]) -> bool {
     (report.offloaded_bytes, report.sent_bytes, report.stored_bytes) == (size, sent, all)
 }
 
+/// Segments that a change stores anew go the way of a put's; a drain's, too.
+#[test]
+fn what_a_change_stores_anew_is_handed_over() {
+    let mut bed = Bed::with_bucket(&shape(8, 1), "parity:code=rs(6,4),segment=16MiB");
+    let mut content = bytes(50 * MIB, seed());
+    let original = bed.dir.path().join("original");
+    fs::write(&original, &content).unwrap();
+    bed.put(&original, "object");
+    let handed_over = |bed: &Bed| -> f64 {
+        let ports = bed.cluster.admin_ports().skip(1);
+        let of = |port: &str| {
+            Metrics::scrape(port).sum("steadfast_node_admitted_streams_total", &[("kind", "ingest")])
+        };
+        ports.map(|(_, port)| of(port)).sum()
+    };
+    assert_eq!(handed_over(&bed), 0.0);
+    // More than goes in place of the first three segments, and nothing of the last.
+    let (from, patch) = (MIB + 17, bytes(46 * MIB, seed() + 1));
+    content[from..from + patch.len()].copy_from_slice(&patch);
+    let file = bed.dir.path().join("patch");
+    fs::write(&file, &patch).unwrap();
+    let range = format!("{from}-");
+    let arguments = ["put", file.to_str().unwrap(), "data/object", "--range", &range, "--ingest", "primary"];
+    bed.settled(&arguments);
+    // One that has no memory at this moment leaves it to the client.
+    assert!(handed_over(&bed) > 0.0);
+    bed.get_equals("object", &content);
+    let drained = bed.cluster.node_address(2).to_owned();
+    bed.settled(&["device", "drain", &drained, "--ingest", "primary"]);
+    bed.cluster.kill_node(1).unwrap();
+    bed.cluster.kill_node(4).unwrap();
+    bed.get_equals("object", &content);
+}
+
 #[test]
 fn a_put_outlives_its_primaries() {
     once_of("a primary dies with a segment in hand", outlives_a_primary);

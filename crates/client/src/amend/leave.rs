@@ -61,8 +61,10 @@ impl Client {
                 let moved = leave(amendment, (layout, offset), leaving).await?;
                 // Others of a segment that is stored anew are dropped, too.
                 let left = blocks_on(layout, leaving);
-                amendment.report.left_blocks += left;
-                amendment.report.left_bytes += u64::from(left) * u64::from(layout.block_bytes);
+                amendment.count(|report| {
+                    report.left_blocks += left;
+                    report.left_bytes += u64::from(left) * u64::from(layout.block_bytes);
+                });
                 Ok(moved)
             },
         )

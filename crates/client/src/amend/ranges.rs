@@ -13,7 +13,11 @@ use super::{
     session::Amendment,
     update::anew_of,
 };
-use crate::{Client, ObjectStat, unexpected};
+use crate::{
+    Client, ObjectStat,
+    turns::{Parts, side_by_side},
+    unexpected,
+};
 use bytes::BytesMut;
 use core::future::ready;
 use std::{collections::BTreeSet, time::Instant};
@@ -230,9 +234,9 @@ impl Client {
         let lease = amendment.lease();
         let committing = async {
             amendment.take_policy()?;
-            for part in left {
-                let stored = self.store_part(&mut amendment, &part, ranges, &wish).await?;
-                match amendment.layouts.get_mut(part.position) {
+            let stored = self.store_parts(&amendment, left, ranges, &wish).await?;
+            for (position, stored) in stored {
+                match amendment.layouts.get_mut(position) {
                     Some(layout) => *layout = stored,
                     None => amendment.layouts.push(stored),
                 }
@@ -264,24 +268,49 @@ impl Client {
         }
     }
 
+    /// Stores the segments of parts, several at a time as a put does; their layouts by position, in order.
+    pub(super) async fn store_parts(
+        &self,
+        amendment: &Amendment<'_>,
+        parts: Vec<Part>,
+        ranges: &Ranges,
+        wish: &Wish,
+    ) -> Result<Vec<(usize, SegmentLayout)>, AmendError> {
+        let sized = |part: Part| (shape_of(amendment, &part).0, part);
+        let parts: Vec<(u64, Part)> = parts.into_iter().map(sized).collect();
+        let parts = Parts::new(&parts, self.options.memory_bytes, amendment.reserved.wants_pace());
+        let mut stored = side_by_side(|| self.store_in_turn(amendment, &parts, ranges, wish)).await?;
+        stored.sort_unstable_by_key(|(position, _)| *position);
+        Ok(stored)
+    }
+
+    /// Stores one segment after the other, while there are any.
+    async fn store_in_turn(
+        &self,
+        amendment: &Amendment<'_>,
+        parts: &Parts<'_, Part>,
+        ranges: &Ranges,
+        wish: &Wish,
+    ) -> Result<Vec<(usize, SegmentLayout)>, AmendError> {
+        let mut stored = Vec::new();
+        while let Some((part, _share)) = parts.next().await {
+            stored.push((part.position, self.store_part(amendment, part, ranges, wish).await?));
+        }
+        Ok(stored)
+    }
+
     /// Stores the segment of a part anew, or for the first time.
     async fn store_part(
         &self,
-        amendment: &mut Amendment<'_>,
+        amendment: &Amendment<'_>,
         part: &Part,
         ranges: &Ranges,
         wish: &Wish,
     ) -> Result<SegmentLayout, AmendError> {
-        let replaced = amendment.layouts.get(part.position).cloned();
-        let (length, block_bytes, originals) = match &part.becomes {
-            Becomes::Same => replaced
-                .as_ref()
-                .map_or((0, 1, 0), |layout| (layout.length, layout.block_bytes, layout.code.originals)),
-            Becomes::Longer(longer) => of_plan(&longer.anew),
-            Becomes::New(plan) => of_plan(plan),
-        };
+        let replaced = amendment.layouts.get(part.position);
+        let (length, block_bytes, originals) = shape_of(amendment, part);
         let _memory = self.memory.hold(length);
-        let there = match (&replaced, &part.becomes) {
+        let there = match (replaced, &part.becomes) {
             (Some(layout), Becomes::Same) => anew_of(amendment, layout, &part.ranges).await?,
             (Some(layout), Becomes::Longer(longer)) => {
                 let there = anew_of(amendment, layout, &part.ranges).await?;
@@ -294,10 +323,10 @@ impl Client {
         let blocks = blocks.into_iter().map(BytesMut::freeze).collect();
         let blocks = Originals::whole(blocks, block_bytes, originals);
         let none = BTreeSet::new();
-        match (&replaced, &part.becomes) {
+        match (replaced, &part.becomes) {
             (Some(layout), Becomes::Same) => amendment.store_anew(layout, part.at, blocks, wish, &none).await,
             (_, Becomes::Longer(longer)) => {
-                amendment.store(replaced.as_ref(), &longer.anew, blocks, wish, &none).await
+                amendment.store(replaced, &longer.anew, blocks, wish, &none).await
             }
             (_, Becomes::New(plan)) => amendment.store(None, plan, blocks, wish, &none).await,
             (None, Becomes::Same) => unreachable!("a segment that stays is there"),
@@ -357,6 +386,16 @@ fn changes_of<'a>(found: &'a ObjectStat, part: &Part) -> Option<(&'a SegmentLayo
     match &part.becomes {
         Becomes::Longer(longer) if !longer.in_place(&part.ranges) => None,
         _ => Some((layout, plan::in_place(&found.policy, layout, &part.ranges)?)),
+    }
+}
+
+/// Bytes, bytes of a block, and K of the segment that a part makes.
+fn shape_of(amendment: &Amendment<'_>, part: &Part) -> (u64, u32, u32) {
+    let there = |layout: &SegmentLayout| (layout.length, layout.block_bytes, layout.code.originals);
+    match &part.becomes {
+        Becomes::Same => amendment.layouts.get(part.position).map_or((0, 1, 0), there),
+        Becomes::Longer(longer) => of_plan(&longer.anew),
+        Becomes::New(plan) => of_plan(plan),
     }
 }
 

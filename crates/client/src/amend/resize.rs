@@ -133,6 +133,7 @@ impl Client {
                 amendment.fence(&layout, &BTreeSet::new()).await?;
                 let _memory = self.memory.hold(layout.length);
                 let there = amendment.decode_part(&layout, 0..plan.length).await?;
+                amendment.count(|report| report.decoded_segments += 1);
                 let block_bytes = plan.geometry.block_bytes;
                 let blocks = recut(&there, plan.length, block_bytes, plan.length).into_iter();
                 let blocks = blocks.map(BytesMut::freeze).collect();

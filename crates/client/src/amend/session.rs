@@ -1,10 +1,12 @@
 //! One amendment of an object: its intent, the blocks it writes, its commit, and what is tidied up after it.
 
+mod made;
+mod storing;
+
 use super::{AmendError, AmendReport, fences::Left};
 use crate::{
     Client, ClientError, GetError, ObjectStat,
     chunks::Fenced,
-    feed::no_code,
     get::SegmentReader,
     lease::{Committing, Lease},
     reserve::{Reading, Reserved, Reserving},
@@ -12,9 +14,10 @@ use crate::{
 };
 use bytes::{Bytes, BytesMut};
 use core::{ops::Range, pin::Pin, task::Poll};
+use made::Made;
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 use steadfast_codes::rateless::Code;
@@ -26,12 +29,9 @@ use steadfast_protocol::{
         Access, AccessTotals, Change, DeviceHealth, Freed, MetaAnswer, MetaFault, NodeRequest, PutBegun,
     },
     meta::SEGMENTS_PER_REQUEST_MAX,
-    plan::{
-        self, Dealt, Part, Places, Plan, PlanError, Quality, Replaced, Scheme, SegmentPlan, Wanted, Wish,
-        dialled,
-    },
+    plan::{self, Part, Places, PlanError, Quality, Replaced, Scheme, Wanted, Wish},
     policy::{Pledge, Policy},
-    write::{Given, Target, WriteDone, WriteSpec},
+    write::{Given, Target, WriteDone, WriteSpec, ingest::Primaries},
 };
 use steadfast_transfer::{Maker, Originals, SegmentWriter};
 
@@ -40,16 +40,13 @@ const MORE_SEGMENTS: u32 = 4;
 /// Segments that are fenced at a time: each takes two questions to the nodes of its chunks. Picked by eye.
 const FENCES_AT_A_TIME: usize = 16;
 
-/// An amendment under way.
+/// An amendment under way. Several segments may be read and written by it at a time.
 pub(super) struct Amendment<'a> {
     pub(super) client: &'a Client,
     pub(super) begun: PutBegun,
-    /// Segments named and not used yet.
-    names: VecDeque<SegmentId>,
-    /// Segments that blocks were written under.
-    used: BTreeSet<SegmentId>,
-    /// Where anything was written: to be freed where the object does not list it.
-    touched: BTreeSet<(DeviceId, SegmentId)>,
+    /// What it has done so far.
+    made: Mutex<Made>,
+    primaries: Mutex<Primaries>,
     /// The object's bucket and key.
     object: (String, String),
     /// What it promises beyond its bucket.
@@ -60,24 +57,17 @@ pub(super) struct Amendment<'a> {
     pub(super) size: u64,
     /// The object's segments as they are to be.
     pub(super) layouts: Vec<SegmentLayout>,
-    pub(super) report: AmendReport,
     /// What is wished for, and what the object promises.
     pub(super) wish: Wish,
     /// What is wished for.
     asked: Quality,
     pub(super) reserved: Arc<Reserved>,
-    /// Devices that refused to keep bandwidth for it: nothing is written there.
-    refused: BTreeSet<DeviceId>,
     /// The object's segments as they were found.
     found: Vec<SegmentLayout>,
-    /// Segments that cannot be changed in place any more under the epoch that their layout has.
-    fenced: BTreeSet<SegmentId>,
-    /// Where those are noted if it fails.
+    /// Where segments are noted that it has fenced, if it fails.
     left: &'a Left,
     /// Devices that do not come back, as who makes this knows, beside those of which the registry says so: what they had is not waited for.
     pub(super) gone: BTreeSet<DeviceId>,
-    /// How the segment fenced last is read. What is decoded is fenced just before.
-    ended: Fenced,
     committing: Committing,
 }
 
@@ -123,29 +113,34 @@ impl<'a> Amendment<'a> {
             stored_before: found.segments.iter().map(SegmentLayout::stored_blocks).sum(),
             ..AmendReport::default()
         };
+        let names = begun.segments.clone().into();
         Ok(Self {
             client,
-            names: begun.segments.clone().into(),
             begun,
-            used: BTreeSet::new(),
-            touched: BTreeSet::new(),
+            made: Mutex::new(Made { names, report, ..Made::default() }),
+            primaries: Mutex::default(),
             object: (bucket.to_owned(), key.to_owned()),
             base: found.object.version,
             size: found.object.size,
             pledge: found.object.pledge,
             found: found.segments.clone(),
             layouts: found.segments,
-            report,
             wish: Wish { quality: wish.quality.under(client.to_be_had(found.object.pledge)), ..wish },
             asked: wish.quality,
             reserved: Reserved::new(client, Access::Write, wish.quality, length),
-            refused: BTreeSet::new(),
-            fenced: BTreeSet::new(),
             left,
             gone: BTreeSet::new(),
-            ended: Fenced::default(),
             committing: Committing::default(),
         })
+    }
+
+    fn made(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds to the report.
+    pub(super) fn count(&self, add: impl FnOnce(&mut AmendReport)) {
+        add(&mut self.made().report);
     }
 
     /// Runs `work` under the lease, commits and tidies up; gives everything up where that fails, and where `work` says
@@ -187,28 +182,28 @@ impl<'a> Amendment<'a> {
 
     /// Tidies up after it was committed, or after there was nothing to do; gives everything up where it failed.
     pub(super) async fn end(
-        mut self,
+        self,
         start: Instant,
         committed: Result<Option<Vec<Freed>>, AmendError>,
     ) -> Result<AmendReport, AmendError> {
-        let client = self.client;
         self.reserved.give_back();
-        self.report.latency = start.elapsed();
-        self.report.stored_after = self.layouts.iter().map(SegmentLayout::stored_blocks).sum();
+        let (latency, sent_bytes) = (start.elapsed(), self.made().sent_bytes);
+        let stored_after = self.layouts.iter().map(SegmentLayout::stored_blocks).sum();
+        let report = AmendReport { latency, stored_after, ..self.made().report };
         match committed {
             Ok(Some(freed)) => {
                 self.tidy(freed);
-                client.account(&AccessTotals {
+                self.client.account(&AccessTotals {
                     amends: 1,
-                    amend_received_bytes: self.report.read_bytes,
-                    amend_sent_bytes: self.report.written_bytes,
+                    amend_received_bytes: report.read_bytes,
+                    amend_sent_bytes: sent_bytes,
                     ..AccessTotals::default()
                 });
-                Ok(self.report)
+                Ok(report)
             }
             Ok(None) => {
-                client.give_up(self.ending(), self.begun.epoch, &self.touched).await;
-                Ok(AmendReport { version: self.base, ..self.report })
+                self.give_up().await;
+                Ok(AmendReport { version: self.base, ..report })
             }
             Err(error) => {
                 let error = match error {
@@ -222,8 +217,8 @@ impl<'a> Amendment<'a> {
                 let asked = |error: &AmendError| matches!(error, AmendError::Metadata(error) if error.leaves_unknown());
                 // Of one that may be there nothing is freed, and what it has fenced is opened again with the end of its lease.
                 if !(self.committing.has_begun() && asked(&error)) {
-                    client.give_up(self.ending(), self.begun.epoch, &self.touched).await;
-                    self.left.add(&self.fenced, self.begun.epoch);
+                    self.give_up().await;
+                    self.left.add(&self.made().fenced, self.begun.epoch);
                     if let AmendError::LacksChanges { segment, .. } = &error {
                         self.level(*segment);
                     }
@@ -236,18 +231,28 @@ impl<'a> Amendment<'a> {
     /// Has chunks brought forward that lack changes, as far as anybody answers who has those: no node begins with that by a fence, and
     /// they are read by nobody. In vain before the segment is open again.
     fn level(&self, segment: SegmentId) {
-        let level = |&device: &DeviceId| (device, NodeRequest::Level { device, segment }, self.begun.epoch);
-        self.client.tell_all(self.ended.outdated.iter().map(level).collect());
+        let level = |device| (device, NodeRequest::Level { device, segment }, self.begun.epoch);
+        self.client.tell_all(self.ended(segment).outdated.into_iter().map(level).collect());
     }
 
-    /// What ends it without a version of its own: what was fenced is listed as it was under its epoch, so that it can be changed in place
+    /// Ends it without a version of its own: what was fenced is listed as it was under its epoch, so that it can be changed in place
     /// again, unless another writer was first.
-    fn ending(&self) -> Change {
-        Change::GiveUp { intent: self.begun.intent, fenced: self.fenced.iter().copied().collect() }
+    async fn give_up(&self) {
+        let (fenced, touched) = {
+            let made = self.made();
+            (made.fenced.iter().copied().collect(), made.touched.clone())
+        };
+        let ending = Change::GiveUp { intent: self.begun.intent, fenced };
+        self.client.give_up(ending, self.begun.epoch, &touched).await;
+    }
+
+    /// How a segment is read since it was fenced.
+    fn ended(&self, segment: SegmentId) -> Fenced {
+        self.made().ended.get(&segment).cloned().unwrap_or_default()
     }
 
     /// The error, or that another writer was first, where that explains it: what was to be read may have been replaced meanwhile. Asked
-    /// before a version of our own tells the same ([`Self::ending`]).
+    /// before a version of our own tells the same ([`Self::give_up`]).
     async fn unless_overtaken(&self, error: AmendError) -> AmendError {
         if !matches!(error, AmendError::Read(_) | AmendError::LacksChanges { .. }) {
             return error;
@@ -281,32 +286,38 @@ impl<'a> Amendment<'a> {
 
     /// Seals what was written, frees what is not listed (any more).
     fn tidy(&self, freed: Vec<Freed>) {
+        let made = self.made();
         let mut requests = Vec::new();
         let mut kept = BTreeSet::new();
         for (device, piece) in self.layouts.iter().flat_map(SegmentLayout::pieces) {
             let (segment, keep) = (piece.segment, piece.blocks.clone());
-            if self.used.contains(&segment) {
+            if made.used.contains(&segment) {
                 kept.insert((device, segment));
                 requests.push((device, NodeRequest::Seal { device, segment, keep }, self.begun.epoch));
             }
         }
-        for &(device, segment) in self.touched.difference(&kept) {
+        for &(device, segment) in made.touched.difference(&kept) {
             requests.push((device, NodeRequest::Delete { device, segment }, self.begun.epoch));
         }
         self.client.tell_all(requests);
         self.client.free(freed);
     }
 
-    async fn name(&mut self) -> Result<SegmentId, ClientError> {
-        if self.names.is_empty() {
-            let more = Change::MoreSegments { intent: self.begun.intent, segments: MORE_SEGMENTS };
-            match self.client.metadata.change_under(self.begun.lease_ms, more).await? {
-                MetaAnswer::Segments(names) => self.names.extend(names),
-                other => return Err(unexpected("Segments", &other)),
-            }
+    async fn name(&self) -> Result<SegmentId, ClientError> {
+        let named = self.made().names.pop_front();
+        if let Some(name) = named {
+            return Ok(name);
         }
-        let name = self.names.pop_front();
-        name.ok_or_else(|| ClientError::Protocol("no segment was named".to_owned()))
+        let more = Change::MoreSegments { intent: self.begun.intent, segments: MORE_SEGMENTS };
+        match self.client.metadata.change_under(self.begun.lease_ms, more).await? {
+            MetaAnswer::Segments(names) => {
+                let mut names = names.into_iter();
+                let first = names.next();
+                self.made().names.extend(names);
+                first.ok_or_else(|| ClientError::Protocol("no segment was named".to_owned()))
+            }
+            other => Err(unexpected("Segments", &other)),
+        }
     }
 
     /// The devices as last heard of, without those to be left.
@@ -320,21 +331,21 @@ impl<'a> Amendment<'a> {
     ///
     /// # Errors
     /// What is missing.
-    pub(super) async fn check_devices(&mut self, layout: &SegmentLayout) -> Result<(), PlanError> {
+    pub(super) async fn check_devices(&self, layout: &SegmentLayout) -> Result<(), PlanError> {
         let checked = self.client.check_devices(&self.begun.policy, layout.length, &self.wish);
         if checked.is_err() && self.client.is_fenced(layout, self.begun.epoch).await {
-            self.fenced.insert(layout.segment);
+            self.made().fenced.insert(layout.segment);
         }
         checked
     }
 
     /// Ends changes in place of a segment that is to be replaced, or of which chunks are `leaving`; whether there were any.
     pub(super) async fn fence(
-        &mut self,
+        &self,
         layout: &SegmentLayout,
         leaving: &BTreeSet<DeviceId>,
     ) -> Result<bool, AmendError> {
-        self.fenced.insert(layout.segment);
+        self.made().fenced.insert(layout.segment);
         match self.client.fence(layout, self.begun.epoch, leaving).await {
             Some(mut ended) => {
                 let is_gone = |device: &DeviceId| self.gone.contains(device) || self.client.is_lost(*device);
@@ -350,8 +361,9 @@ impl<'a> Amendment<'a> {
                         ended.ahead_on.insert(device);
                     }
                 }
-                self.ended = ended;
-                Ok(self.ended.changed)
+                let changed = ended.changed;
+                self.made().ended.insert(layout.segment, ended);
+                Ok(changed)
             }
             None => Err(AmendError::Unfenced { segment: layout.segment }),
         }
@@ -359,10 +371,10 @@ impl<'a> Amendment<'a> {
 
     /// Ends changes in place of segments that are dropped, some of them at a time: what is acknowledged of them later would be
     /// lost.
-    pub(super) async fn fence_dropped(&mut self, dropped: &[SegmentLayout]) -> Result<(), AmendError> {
+    pub(super) async fn fence_dropped(&self, dropped: &[SegmentLayout]) -> Result<(), AmendError> {
         let (client, epoch, none) = (self.client, self.begun.epoch, BTreeSet::new());
         for lot in dropped.chunks(FENCES_AT_A_TIME) {
-            self.fenced.extend(lot.iter().map(|layout| layout.segment));
+            self.made().fenced.extend(lot.iter().map(|layout| layout.segment));
             let fencing = lot.iter().map(|layout| client.fence(layout, epoch, &none)).collect();
             for (layout, fenced) in lot.iter().zip(all(fencing).await) {
                 if fenced.is_none() {
@@ -374,27 +386,31 @@ impl<'a> Amendment<'a> {
     }
 
     /// The original blocks of a segment, decoded.
-    pub(super) async fn decode(&mut self, layout: &SegmentLayout) -> Result<Vec<BytesMut>, AmendError> {
-        self.decode_part(layout, 0..layout.length).await
+    pub(super) async fn decode(&self, layout: &SegmentLayout) -> Result<Vec<BytesMut>, AmendError> {
+        let originals = self.decode_part(layout, 0..layout.length).await?;
+        self.count(|report| report.decoded_segments += 1);
+        Ok(originals)
     }
 
     /// The original blocks that hold a part of a segment, which is not empty. What a chunk lacks is given up by storing it so: not while
     /// somebody is awaited who may make up for it.
     pub(super) async fn decode_part(
-        &mut self,
+        &self,
         layout: &SegmentLayout,
         part: Range<u64>,
     ) -> Result<Vec<BytesMut>, AmendError> {
         match self.read_ended(layout, part.clone()).await {
             // One that has changes which parity lacks may be gone since it was fenced. Then it does not name them once more, and parity
             // stands in for it.
-            Err(AmendError::Read(GetError::Read(error))) if !self.ended.ahead_on.is_empty() => {
+            Err(AmendError::Read(GetError::Read(error)))
+                if !self.ended(layout.segment).ahead_on.is_empty() =>
+            {
                 tracing::debug!(segment = %layout.segment, %error, "fenced and read once more");
                 // It was changed: all of it is stored anew, whichever chunks leave.
                 self.fence(layout, &BTreeSet::new()).await?;
-                let Fenced { ahead_on, awaited, .. } = &self.ended;
-                let (is_ahead, is_late) = (!ahead_on.is_empty(), !ahead_on.is_disjoint(awaited));
-                let (segment, awaited) = (layout.segment, ahead_on.union(awaited).copied().collect());
+                let Fenced { ahead_on, awaited, .. } = self.ended(layout.segment);
+                let (is_ahead, is_late) = (!ahead_on.is_empty(), !ahead_on.is_disjoint(&awaited));
+                let (segment, awaited) = (layout.segment, ahead_on.union(&awaited).copied().collect());
                 let lacks_changes = AmendError::LacksChanges { segment, awaited };
                 if is_late {
                     return Err(lacks_changes);
@@ -410,13 +426,12 @@ impl<'a> Amendment<'a> {
 
     /// The same, by what its fence has found.
     async fn read_ended(
-        &mut self,
+        &self,
         layout: &SegmentLayout,
         part: Range<u64>,
     ) -> Result<Vec<BytesMut>, AmendError> {
         let segment = layout.segment;
-        let Fenced { outdated, awaited, .. } = &self.ended;
-        let (excluded, least) = (self.ended.without.clone(), self.ended.ahead.clone());
+        let Fenced { outdated, awaited, without: excluded, ahead: least, .. } = self.ended(segment);
         let as_it_is = awaited.is_empty();
         let lacks_changes =
             || AmendError::LacksChanges { segment, awaited: awaited.iter().copied().collect() };
@@ -427,10 +442,11 @@ impl<'a> Amendment<'a> {
             }
             tracing::warn!(%segment, ?outdated, "more chunks lack changes than the others make up for: those changes are lost");
         }
-        let (refused, reserved) = (self.refused.clone(), Arc::clone(&self.reserved));
+        let (refused, reserved) = (self.made().refused.clone(), Arc::clone(&self.reserved));
         let rule = self.client.options.request;
         let reading = Reading { rule, refused, excluded, as_it_is, ended: true, least, reserved };
-        let mut reader = SegmentReader::new(self.client, layout, part, &self.begun.policy, None, &reading)?;
+        let way = self.client.pool.way(self.client.metadata.address());
+        let mut reader = SegmentReader::new(self.client, layout, part, &self.begun.policy, way, &reading)?;
         let read = reader.run().await;
         let originals = match read {
             Err(GetError::Read(error)) if !as_it_is && reader.lacks_changes() => {
@@ -439,15 +455,14 @@ impl<'a> Amendment<'a> {
             }
             read => read?,
         };
-        self.report.decoded_segments += 1;
-        self.report.read_bytes += reader.received_bytes();
+        self.count(|report| report.read_bytes += reader.received_bytes());
         Ok(originals)
     }
 
     /// Writes blocks of a segment that is there, until `rule` holds for them and those given; none when a block would be
     /// needed that `contents` do not have.
     pub(super) async fn write(
-        &mut self,
+        &self,
         layout: &SegmentLayout,
         rule: Rule,
         places: &Places,
@@ -455,8 +470,9 @@ impl<'a> Amendment<'a> {
         contents: Contents,
     ) -> Result<Option<Written>, AmendError> {
         let code = code(layout)?;
+        let refused = self.made().refused.clone();
         let willing = |targets: Vec<Target>| -> Vec<Target> {
-            targets.into_iter().filter(|target| !self.refused.contains(&target.device)).collect()
+            targets.into_iter().filter(|target| !refused.contains(&target.device)).collect()
         };
         let (devices, spares) = places.targets(layout, &given.existing);
         let (devices, spares) = (willing(devices), willing(spares));
@@ -504,139 +520,27 @@ impl<'a> Amendment<'a> {
             done = self.run_writer(spec, Arc::clone(&maker), self.begun.policy) => done?,
             () = maker.lacking() => return Ok(None),
         };
-        self.count(&done, layout.block_bytes);
+        self.wrote(done.pushed_blocks, layout.block_bytes);
         Ok(Some(Written { name, shares: done.holders }))
     }
 
-    /// Stores a segment anew, as a put does, in place of `layout`, which begins at byte `offset` of the object; on none of
-    /// the devices `leaving`.
-    pub(super) async fn store_anew(
-        &mut self,
-        layout: &SegmentLayout,
-        offset: u64,
-        originals: Arc<Originals>,
-        wish: &Wish,
-        leaving: &BTreeSet<DeviceId>,
-    ) -> Result<SegmentLayout, AmendError> {
-        let geometry = Geometry {
-            block_bytes: layout.block_bytes,
-            originals: layout.code.originals,
-            granule_bytes: layout.granule_bytes,
-        };
-        let scheme = match layout.code.kind {
-            CodeKind::Replicated if layout.code.originals == 1 => Scheme::Replicated,
-            CodeKind::Replicated => Scheme::Striped,
-            CodeKind::ReedSolomon { .. } => Scheme::Parity,
-            _ => Scheme::Rateless,
-        };
-        let segment = SegmentPlan { offset, length: layout.length, geometry, code: layout.code.kind, scheme };
-        self.store(Some(layout), &segment, originals, wish, leaving).await
-    }
-
-    /// Stores a segment as planned, in place of one where there is one; on none of the devices `leaving`.
-    pub(super) async fn store(
-        &mut self,
-        replaced: Option<&SegmentLayout>,
-        segment: &SegmentPlan,
-        originals: Arc<Originals>,
-        wish: &Wish,
-        leaving: &BTreeSet<DeviceId>,
-    ) -> Result<SegmentLayout, AmendError> {
-        let (mut failed, mut tried, none) = (None, BTreeSet::new(), Dealt::default());
-        let policy = self.begun.policy;
-        let stored = loop {
-            let name = self.name().await?;
-            let wanted = Wanted {
-                policy,
-                length: segment.length,
-                bandwidth_bytes_per_s: self.client.options.bandwidth_bytes_per_s,
-                seed: self.client.seed ^ name.0 ^ self.begun.version.0,
-            };
-            let without = leaving.union(&tried).copied().collect();
-            let planned = self.client.plan_write(&self.reserved, &wanted, wish, &without, &none);
-            let plan = match planned.await {
-                // What failed says more than that there is no way around it.
-                Err(error) => return Err(failed.unwrap_or(error.into())),
-                Ok(plan) => plan,
-            };
-            let error = match self.store_by(replaced, segment, &originals, name, (plan, wish)).await {
-                Err(AmendError::Write(error)) => error,
-                done => break done?,
-            };
-            if !self.client.may_go_without((&policy, wish), &error, &mut tried).await {
-                return Err(error.into());
-            }
-            tracing::debug!(segment = %name, %error, "stored anew without the devices that failed");
-            failed = Some(error.into());
-        };
-        if let Some(layout) = replaced {
-            self.dropped(layout);
-        }
-        Ok(stored)
-    }
-
-    /// Stores a segment under a name on the devices that were planned for it.
-    async fn store_by(
-        &mut self,
-        replaced: Option<&SegmentLayout>,
-        segment: &SegmentPlan,
-        originals: &Arc<Originals>,
-        name: SegmentId,
-        (plan, wish): (Plan, &Wish),
-    ) -> Result<SegmentLayout, AmendError> {
-        let segment = segment.under(&plan.policy);
-        let SegmentPlan { length, geometry, scheme, .. } = segment;
-        let seed = self.client.seed ^ name.0;
-        let mut rule = Rule::of(&plan.policy);
-        if let (Scheme::Rateless, Some(layout)) = (scheme, replaced) {
-            rule.redundancy = self.wish.quality.redundancy.unwrap_or(0.0).max(dialled(layout));
-        }
-        let (spec, code) = segment.code(seed, rule.redundancy).map_err(|error| no_code(&segment, &error))?;
-        let (devices, spares) = plan.targets();
-        let write = WriteSpec {
-            scheme,
-            code: code.clone(),
-            block_bytes: geometry.block_bytes,
-            rule,
-            domains: plan.domains,
-            devices,
-            spares,
-            patience: self.client.options.patience,
-            seed,
-            given: Given::default(),
-            fewer: plan.fewer(self.client.options.patience, wish),
-        };
-        let (named, originals) = ((name, self.begun.version), Arc::clone(originals));
-        let maker = Maker::new(named, geometry, &code, spec, originals, rule.redundancy, 0);
-        let done = self.run_writer(write, Arc::new(maker), plan.policy).await?;
-        self.count(&done, geometry.block_bytes);
-        let version = self.begun.version;
-        Ok(SegmentLayout {
-            segment: name,
-            version,
-            epoch: self.begun.epoch,
-            length,
-            code: spec,
-            block_bytes: geometry.block_bytes,
-            granule_bytes: geometry.granule_bytes,
-            holders: done.holders.into_iter().map(|share| share.stored(name, version)).collect(),
-        })
-    }
-
     /// Counts a segment that the object has no more.
-    pub(super) fn dropped(&mut self, layout: &SegmentLayout) {
-        self.report.dropped_blocks += layout.stored_blocks();
-        self.report.freed_bytes += u64::from(layout.stored_blocks()) * u64::from(layout.block_bytes);
+    pub(super) fn dropped(&self, layout: &SegmentLayout) {
+        let (blocks, block_bytes) = (layout.stored_blocks(), u64::from(layout.block_bytes));
+        self.count(|report| {
+            report.dropped_blocks += blocks;
+            report.freed_bytes += u64::from(blocks) * block_bytes;
+        });
     }
 
     async fn run_writer(
-        &mut self,
+        &self,
         spec: WriteSpec,
         maker: Arc<Maker>,
         policy: Policy,
     ) -> Result<WriteDone, AmendError> {
         let segment = maker.segment;
-        self.used.insert(segment);
+        self.made().used.insert(segment);
         let writer = SegmentWriter {
             route: Reserving { client: self.client, reserved: &self.reserved },
             pool: self.client.pool.clone(),
@@ -646,34 +550,41 @@ impl<'a> Amendment<'a> {
             intent: self.begun.intent,
         };
         let touch = |device| {
-            self.touched.insert((device, segment));
+            self.made().touched.insert((device, segment));
         };
         Ok(writer.run(spec, touch, |_| {}, || {}).await?)
     }
 
-    fn count(&mut self, done: &WriteDone, block_bytes: u32) {
-        self.report.written_blocks += done.pushed_blocks;
-        self.report.written_bytes += u64::from(done.pushed_blocks) * u64::from(block_bytes);
+    /// So many blocks were written, by this client.
+    fn wrote(&self, blocks: u32, block_bytes: u32) {
+        let bytes = u64::from(blocks) * u64::from(block_bytes);
+        let mut made = self.made();
+        made.sent_bytes += bytes;
+        made.report.written_blocks += blocks;
+        made.report.written_bytes += bytes;
     }
 
     /// The layout as it is to be: without what is replaced, with what was written.
     pub(super) fn amended(
-        &mut self,
+        &self,
         layout: &SegmentLayout,
         replaced: &Replaced,
         written: &Written,
     ) -> SegmentLayout {
         let dropped = replaced.dropped.count();
-        self.report.dropped_blocks += dropped;
-        self.report.merged_blocks += replaced.merged.count();
-        self.report.freed_bytes += u64::from(dropped) * u64::from(layout.block_bytes);
+        self.count(|report| {
+            report.dropped_blocks += dropped;
+            report.merged_blocks += replaced.merged.count();
+            report.freed_bytes += u64::from(dropped) * u64::from(layout.block_bytes);
+        });
         let name = (written.name, self.begun.version);
         plan::amended(layout, self.begun.epoch, &replaced.all(), name, &written.shares)
     }
 
     /// Has the devices keep the bandwidth wished for, where it is, for a change of `length` bytes that takes `parts`.
-    pub(super) async fn keep(&mut self, parts: &[Part], length: u64, wish: &Wish) -> Result<(), AmendError> {
-        self.refused = self.client.plan_change(&self.reserved, parts, length, wish).await?;
+    pub(super) async fn keep(&self, parts: &[Part], length: u64, wish: &Wish) -> Result<(), AmendError> {
+        let refused = self.client.plan_change(&self.reserved, parts, length, wish).await?;
+        self.made().refused = refused;
         Ok(())
     }
 }

@@ -9,7 +9,10 @@ use super::{
     leave::tolerates,
     session::{Amendment, Contents, Written, code},
 };
-use crate::{Client, ObjectStat, PutOptions};
+use crate::{
+    Client, ObjectStat, PutOptions,
+    turns::{Parts, side_by_side},
+};
 use bytes::{Bytes, BytesMut};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -120,17 +123,14 @@ impl Client {
             let (object, of, asked) = ((bucket, key), (parts.len(), true), Instant::now());
             let wish = Wish { quality, round_trip: Duration::ZERO };
             let mut amendment = Amendment::begin(client, left, object, found, of, (wish, length)).await?;
-            amendment.report.in_place_bytes = in_place_bytes;
+            amendment.count(|report| report.in_place_bytes = in_place_bytes);
             // To begin is one round trip.
             amendment.wish.round_trip = client.metadata.way(asked.elapsed());
             amendment
                 .finish(start, async |amendment| {
-                    for part in parts {
-                        let layout = amendment.layouts[part.position].clone();
-                        let _memory = client.memory.hold(layout.length);
-                        let wish = amendment.wish.part(part.range.end - part.range.start, length);
-                        let changed = change(amendment, &layout, &part, source, &wish).await?;
-                        amendment.layouts[part.position] = changed;
+                    let changed = change_all(amendment, parts, source, length).await?;
+                    for (position, changed) in changed {
+                        amendment.layouts[position] = changed;
                     }
                     Ok(true)
                 })
@@ -210,9 +210,41 @@ async fn change_in_place(
     Ok((left, bytes))
 }
 
+/// Changes the segments of these parts of an update of `length` bytes, several at a time where no bandwidth is kept for it; their layouts
+/// as they are to be, by position.
+async fn change_all(
+    amendment: &Amendment<'_>,
+    parts: Vec<Part>,
+    source: &Source,
+    length: u64,
+) -> Result<Vec<(usize, SegmentLayout)>, AmendError> {
+    let sized = |part: Part| (amendment.layouts[part.position].length, part);
+    let parts: Vec<(u64, Part)> = parts.into_iter().map(sized).collect();
+    let (memory_bytes, alone) = (amendment.client.options.memory_bytes, amendment.reserved.wants_pace());
+    let parts = Parts::new(&parts, memory_bytes, alone);
+    side_by_side(|| change_in_turn(amendment, &parts, source, length)).await
+}
+
+/// Changes one segment after the other, while there are any.
+async fn change_in_turn(
+    amendment: &Amendment<'_>,
+    parts: &Parts<'_, Part>,
+    source: &Source,
+    length: u64,
+) -> Result<Vec<(usize, SegmentLayout)>, AmendError> {
+    let mut changed = Vec::new();
+    while let Some((part, _share)) = parts.next().await {
+        let layout = &amendment.layouts[part.position];
+        let _memory = amendment.client.memory.hold(layout.length);
+        let wish = amendment.wish.part(part.range.end - part.range.start, length);
+        changed.push((part.position, change(amendment, layout, part, source, &wish).await?));
+    }
+    Ok(changed)
+}
+
 /// Changes one segment; its layout as it is to be.
 async fn change(
-    amendment: &mut Amendment<'_>,
+    amendment: &Amendment<'_>,
     layout: &SegmentLayout,
     part: &Part,
     source: &Source,
@@ -255,7 +287,7 @@ fn is_parity(layout: &SegmentLayout) -> bool {
 
 /// The originals that a segment is stored anew of, where these parts of it change: what stays is read, and is zeros elsewhere.
 pub(super) async fn anew_of(
-    amendment: &mut Amendment<'_>,
+    amendment: &Amendment<'_>,
     layout: &SegmentLayout,
     changed: &[Range<u64>],
 ) -> Result<Vec<BytesMut>, AmendError> {
@@ -266,7 +298,6 @@ pub(super) async fn anew_of(
     }
     let block = || BytesMut::zeroed(layout.block_bytes as usize);
     let mut originals: Vec<BytesMut> = (0..layout.code.originals).map(|_| block()).collect();
-    let decoded = amendment.report.decoded_segments;
     let staying = staying(layout.length, layout.block_bytes, changed);
     for part in &staying {
         let first = (part.start / u64::from(layout.block_bytes)) as usize;
@@ -274,7 +305,7 @@ pub(super) async fn anew_of(
         originals[first..].iter_mut().zip(there).for_each(|(original, there)| *original = there);
     }
     // Of one segment, in however many parts.
-    amendment.report.decoded_segments = decoded + u32::from(!staying.is_empty());
+    amendment.count(|report| report.decoded_segments += u32::from(!staying.is_empty()));
     Ok(originals)
 }
 
@@ -314,7 +345,7 @@ fn some_of_all(layout: &SegmentLayout) -> IndexRanges {
 }
 
 async fn write(
-    amendment: &mut Amendment<'_>,
+    amendment: &Amendment<'_>,
     layout: &SegmentLayout,
     places: &Places,
     replaced: &Replaced,
@@ -331,7 +362,7 @@ async fn write(
 
 /// The blocks that are replaced as they are to be, from the old ones; none when one of those cannot be had.
 async fn differences(
-    amendment: &mut Amendment<'_>,
+    amendment: &Amendment<'_>,
     layout: &SegmentLayout,
     part: &Part,
     update: &Update,
@@ -346,8 +377,10 @@ async fn differences(
             return Ok(None);
         }
     };
-    amendment.report.read_blocks += wanted.count();
-    amendment.report.read_bytes += u64::from(wanted.count()) * u64::from(layout.block_bytes);
+    amendment.count(|report| {
+        report.read_blocks += wanted.count();
+        report.read_bytes += u64::from(wanted.count()) * u64::from(layout.block_bytes);
+    });
     let as_they_are: Vec<(BlockIndex, Bytes)> =
         replaced.merged.iter().filter_map(|index| Some((index, read.remove(&index)?.freeze()))).collect();
     let (at, update) = (part.at, update.clone());

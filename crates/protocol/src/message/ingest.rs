@@ -10,7 +10,7 @@ pub struct IngestOpen {
     pub segment: SegmentId,
     /// Its version, part of every checksum.
     pub version: Version,
-    /// The put it belongs to.
+    /// The put or change it belongs to.
     pub intent: IntentId,
     /// Bytes of the segment; what comes are its original blocks, the last ones padded with zeros.
     pub length: u64,

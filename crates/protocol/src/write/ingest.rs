@@ -100,7 +100,7 @@ pub fn accept(open: &IngestOpen) -> Result<Accepted, String> {
     Ok(Accepted { policy: parity, shape, code, spec })
 }
 
-/// Who is asked to store the segments of one put, and who no more.
+/// Who is asked to store the segments of one put or change, and who no more.
 #[derive(Clone, Debug, Default)]
 pub struct Primaries {
     /// Devices whose nodes failed.
@@ -109,7 +109,8 @@ pub struct Primaries {
 
 impl Primaries {
     /// What to ask a primary for, so that it writes by `spec` a segment of `length` bytes in a bucket of `policy`, and the core
-    /// of it, which begins at time 0. None where that is no use, or the segment is none of chunks.
+    /// of it, which begins at time 0. None where that is no use, or the segment is none of chunks, or has others than a primary makes of so
+    /// many bytes: the last one of a file that has grown.
     pub fn ask(
         &self,
         (segment, version, intent): (SegmentId, Version, IntentId),
@@ -142,7 +143,9 @@ impl Primaries {
             patience_ms,
         };
         let core = Offload::new(&open, Time(0)).ok()?;
-        Some((open, core))
+        let as_planned =
+            (core.shape.block_bytes, core.shape.originals()) == (spec.block_bytes, spec.code.k());
+        as_planned.then_some((open, core))
     }
 
     /// A primary did not store a segment.
@@ -338,6 +341,9 @@ impl Offload {
             if *blocks != IndexRanges::from(self.shape.blocks_of(chunk)) || !domains.insert(place.domain) {
                 return wrong("chunks are not whole, each in a domain of its own");
             }
+        }
+        if !ingested.abandoned.iter().all(|device| self.places.iter().any(|place| place.device == *device)) {
+            return wrong("it names a device that was not planned");
         }
         let stored_blocks = self.shape.chunks * self.shape.blocks;
         Ok(Offloaded {

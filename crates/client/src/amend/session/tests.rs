@@ -2,18 +2,19 @@
 
 use super::*;
 use crate::{
-    amend::parts::tests::found,
+    Ingest,
+    amend::parts::{self, Ranges, tests::found},
     chunks::zeros,
     reserve::tests::{client, device_of, layout, serving, serving_opened},
 };
-use std::sync::Mutex;
 use steadfast_protocol::{
     Epoch, IntentId,
     message::{
-        self, ChunkVersions, DrainProgress, DrainState, Fault, NodeAnswer, NodeFault, ReadRows, ReadState,
-        RowsAt, Standing,
+        self, ChunkVersions, DrainProgress, DrainState, Fault, IngestOpen, NodeAnswer, NodeFault, ReadRows,
+        ReadState, RefusalReason, RowsAt, Standing, WriteOpen,
     },
 };
+use tokio::sync::mpsc;
 
 /// One that has begun, of an object of one segment of chunks.
 fn amendment<'a>(client: &'a Client, left: &'a Left) -> Amendment<'a> {
@@ -29,24 +30,19 @@ fn amendment<'a>(client: &'a Client, left: &'a Left) -> Amendment<'a> {
     Amendment {
         client,
         begun,
-        names: VecDeque::new(),
-        used: BTreeSet::new(),
-        touched: BTreeSet::new(),
+        made: Mutex::default(),
+        primaries: Mutex::default(),
         object: ("data".to_owned(), "object".to_owned()),
         pledge: Pledge::default(),
         base: Version(1),
         size: layout().length,
         layouts: vec![layout()],
-        report: AmendReport::default(),
         wish: Wish::default(),
         asked: quality,
         reserved: Reserved::new(client, Access::Write, quality, 0),
-        refused: BTreeSet::new(),
         found: vec![layout()],
-        fenced: BTreeSet::new(),
         left,
         gone: BTreeSet::new(),
-        ended: Fenced::default(),
         committing: Committing::default(),
     }
 }
@@ -125,7 +121,7 @@ async fn whoever_makes_it_waits_for_what_drains_and_not_for_what_is_told_as_lost
     let (client, left, layout) = (client(&address, standings.to_vec()), Left::default(), layout());
     let serves = |(device, _): &(DeviceId, u64)| !silent.contains(device);
     client.registry.lock().unwrap().nodes[0].record.devices.retain(serves);
-    let mut amendment = amendment(&client, &left);
+    let amendment = amendment(&client, &left);
     for told in 0..=silent.len() {
         let (lost, is_awaited) = silent.split_at(told);
         let drain = |&device: &DeviceId| {
@@ -150,13 +146,14 @@ async fn what_lacks_changes_is_brought_forward_for_the_next_try() {
     let silent = [1, 3].map(device_of);
     let serves = |(device, _): &(DeviceId, u64)| !silent.contains(device);
     client.registry.lock().unwrap().nodes[0].record.devices.retain(serves);
-    let mut amendment = amendment(&client, &left);
+    let amendment = amendment(&client, &left);
     amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
-    assert_eq!(amendment.ended.outdated, [device_of(0)]);
+    assert_eq!(amendment.ended(layout.segment).outdated, [device_of(0)]);
     amendment.level(layout.segment);
     client.tidying.settled(std::time::Duration::from_secs(10)).await;
     amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
-    assert!(amendment.ended.outdated.is_empty(), "{:?}", amendment.ended);
+    let ended = amendment.ended(layout.segment);
+    assert!(ended.outdated.is_empty(), "{ended:?}");
 }
 
 /// Once it does not name what parity lacks any more, what parity has is all there is.
@@ -193,12 +190,13 @@ async fn what_parity_lacks_of_a_chunk_that_fails_is_fenced_and_read_once_more() 
         })
         .await;
         let (client, left, layout) = (client(&address, Vec::new()), Left::default(), layout());
-        let mut amendment = amendment(&client, &left);
+        let amendment = amendment(&client, &left);
         assert!(amendment.fence(&layout, &BTreeSet::new()).await.unwrap(), "it was changed");
-        assert_eq!(amendment.ended.ahead.is_empty(), fences == 1);
+        assert_eq!(amendment.ended(segment).ahead.is_empty(), fences == 1);
         let read = amendment.decode(&layout).await;
         assert!(read.is_ok() == serves && !matches!(read, Err(AmendError::LacksChanges { .. })), "{read:?}");
-        assert!(amendment.ended.ahead.is_empty(), "{:?}", amendment.ended);
+        let ended = amendment.ended(segment);
+        assert!(ended.ahead.is_empty(), "{ended:?}");
         assert_eq!(*fenced.lock().unwrap(), fences);
     }
 }
@@ -245,7 +243,7 @@ async fn a_chunk_that_is_late_is_not_given_up_for_what_parity_has_of_it() {
         client.registry.lock().unwrap().nodes[0].record.devices.retain(|(device, _)| *device != lost);
         let mut amendment = amendment(&client, &left);
         amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
-        assert_eq!(amendment.ended.ahead, [(0, 5)].into());
+        assert_eq!(amendment.ended(layout.segment).ahead, [(0, 5)].into());
         let read = amendment.decode(&layout).await;
         let Err(AmendError::LacksChanges { awaited, .. }) = read else {
             panic!("parity is taken for it: {read:?}")
@@ -255,7 +253,7 @@ async fn a_chunk_that_is_late_is_not_given_up_for_what_parity_has_of_it() {
             // It has not named them once more in the next attempt, of which it has not heard.
             amendment = self::amendment(&client, &left);
             amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
-            assert_eq!(amendment.ended.ahead, [(0, 5)].into());
+            assert_eq!(amendment.ended(layout.segment).ahead, [(0, 5)].into());
             let read = amendment.decode(&layout).await;
             assert!(matches!(read, Err(AmendError::LacksChanges { .. })), "{read:?}");
             // Where it is known as lost what parity has is all there is.
@@ -290,18 +288,84 @@ async fn what_a_chunk_has_named_is_asked_of_parity_in_each_later_attempt() {
     })
     .await;
     let (client, left, layout) = (client(&address, Vec::new()), Left::default(), layout());
-    let mut first = amendment(&client, &left);
+    let first = amendment(&client, &left);
     assert!(first.fence(&layout, &BTreeSet::new()).await.unwrap(), "it was changed");
-    assert!(first.ended.ahead.is_empty() && first.ended.without.contains(&parity), "{:?}", first.ended);
+    let ended = first.ended(layout.segment);
+    assert!(ended.ahead.is_empty() && ended.without.contains(&parity), "{ended:?}");
     *is_later.lock().unwrap() = true;
-    let mut second = amendment(&client, &left);
+    let second = amendment(&client, &left);
     second.fence(&layout, &BTreeSet::new()).await.unwrap();
-    assert_eq!((&second.ended.ahead, &second.ended.ahead_on), (&[(0, 5)].into(), &[late].into()));
+    let ended = second.ended(layout.segment);
+    assert_eq!((ended.ahead, ended.ahead_on), ([(0, 5)].into(), [late].into()));
     // Another change knows nothing of it.
     let left = Left::default();
-    let mut other_change = amendment(&client, &left);
+    let other_change = amendment(&client, &left);
     other_change.fence(&layout, &BTreeSet::new()).await.unwrap();
-    assert!(other_change.ended.ahead.is_empty(), "{:?}", other_change.ended);
+    let ended = other_change.ended(layout.segment);
+    assert!(ended.ahead.is_empty(), "{ended:?}");
+}
+
+/// Where a server listens that says what it is asked for and answers nothing, but that it encodes nothing where it `refuses` that.
+async fn silent(refuses: bool) -> (String, mpsc::UnboundedReceiver<NodeRequest>) {
+    let (say, asked) = mpsc::unbounded_channel();
+    let unanswered = Mutex::new(Vec::new());
+    let address = serving(move |request, stream| {
+        if refuses && matches!(request, NodeRequest::Ingest(_)) {
+            stream.fail(&Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1 });
+        } else {
+            unanswered.lock().unwrap().push(stream);
+        }
+        // Nobody counts them any more.
+        let _ = say.send(request);
+    });
+    (address.await, asked)
+}
+
+/// One of an empty file, and the parts of what is written to it: so many segments of 1 MiB.
+fn growing<'a>(client: &'a Client, left: &'a Left, ranges: &Ranges) -> (Amendment<'a>, Vec<parts::Part>) {
+    let mut file = found(&[]);
+    file.policy = "parity:code=rs(4,2),segment=1MiB,domain=device".parse().unwrap();
+    let mut amendment = amendment(client, left);
+    amendment.begun.policy = file.policy;
+    amendment.layouts.clear();
+    amendment.made().names.extend((1..100).map(SegmentId));
+    let (parts, _) = parts::parts(&file, ranges, 0).unwrap();
+    (amendment, parts)
+}
+
+#[tokio::test]
+async fn segments_are_stored_several_at_a_time_and_known_when_that_is_given_up() {
+    let ranges = [(0, Bytes::from(vec![7; 6 << 20]))];
+    for (ingest, refuses) in [(Ingest::Client, false), (Ingest::Primary, false), (Ingest::Primary, true)] {
+        let (address, mut asked) = silent(refuses).await;
+        let (mut client, left) = (client(&address, Vec::new()), Left::default());
+        client.options.ingest = ingest;
+        let (amendment, parts) = growing(&client, &left, &ranges);
+        assert_eq!(parts.len(), 6);
+        let wish = Wish::default();
+        let storing = client.store_parts(&amendment, parts, &ranges, &wish);
+        // The names that nodes are to encode segments under, and those that clients write them under.
+        let (mut handed_over, mut written) = (BTreeSet::new(), BTreeSet::new());
+        let nodes_encode = ingest == Ingest::Primary && !refuses;
+        let under_way = async {
+            while (if nodes_encode { &handed_over } else { &written }).len() < 4 {
+                match asked.recv().await.unwrap() {
+                    NodeRequest::Ingest(IngestOpen { segment, .. }) => handed_over.insert(segment),
+                    NodeRequest::Write(WriteOpen { segment, .. }) => written.insert(segment),
+                    other => panic!("{other:?}"),
+                };
+            }
+        };
+        tokio::select! {
+            stored = storing => panic!("nothing was confirmed: {stored:?}"),
+            () = under_way => {}
+        }
+        assert_eq!((handed_over.is_empty(), written.is_empty()), (ingest == Ingest::Client, nodes_encode));
+        assert!(handed_over.is_disjoint(&written), "what a node may still do is done under the old name");
+        let touched: BTreeSet<SegmentId> =
+            amendment.made().touched.iter().map(|&(_, segment)| segment).collect();
+        assert_eq!(touched, &handed_over | &written, "to be freed");
+    }
 }
 
 #[test]

@@ -81,6 +81,7 @@ fn an_answer_that_is_no_layout_is_not_taken() {
     };
     // A device that was not planned, one twice, a chunk less, blocks of another chunk, a block less.
     wrong(stored([0, 9, 2]));
+    wrong(Ingested { abandoned: vec![DeviceId(1), DeviceId(9)], ..stored([0, 3, 2]) });
     wrong(stored([0, 0, 2]));
     let mut less = stored([0, 1, 2]);
     less.holders.pop();
@@ -163,6 +164,10 @@ fn the_node_of_the_first_chunk_is_asked_until_it_fails() {
     assert!(primaries.ask(named, asked.length, &policy, &spec).is_none());
     spec.devices.rotate_left(1);
     assert!(primaries.ask(named, asked.length, &policy, &spec).is_some());
+    // Chunks of another size than it would make: of a file that has grown and may go on.
+    assert!(primaries.ask(named, asked.length / 4, &policy, &spec).is_none());
+    spec.block_bytes /= 2;
+    assert!(primaries.ask(named, asked.length, &policy, &spec).is_none());
 }
 
 #[test]
