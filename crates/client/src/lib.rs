@@ -211,8 +211,9 @@ impl Client {
         let pool = Pool::new(hello, options.net.clone());
         // Two clients with one given seed are two clients all the same.
         let metadata = Metadata::new(cluster, pool.clone(), fresh_seed(), options.patience);
-        let (memory, tidying, registry, hedge, unserved) = Default::default();
+        let (memory, tidying, registry, unserved) = Default::default();
         let caution = Mutex::new(Caution::new(seed, options.request));
+        let hedge = Mutex::new(Hedge::new(options.request));
         let lessons = tokio::sync::Notify::new();
         let started = Instant::now();
         let client = Self {

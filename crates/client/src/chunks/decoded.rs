@@ -2,7 +2,7 @@
 //! [`steadfast_protocol::chunks::Gather`] and decodes what it gathers.
 
 use super::{call, intact};
-use crate::{Client, GetError};
+use crate::{Client, GetError, stand_ins::Rows};
 use bytes::BytesMut;
 use core::ops::Range;
 use std::{
@@ -66,12 +66,27 @@ pub(crate) async fn originals(
     wanted: Range<BlockIndex>,
     parts: Parts,
 ) -> Result<(Vec<BytesMut>, u64), GetError> {
+    let rows = Rows::default();
+    let originals = counted(client, layout, excluded, wanted, (parts, &rows)).await?;
+    Ok((originals, rows.received_bytes()))
+}
+
+/// The same; what it asks for and receives is counted as it does.
+///
+/// # Errors
+/// As there.
+pub(crate) async fn counted(
+    client: &Client,
+    layout: &SegmentLayout,
+    excluded: &BTreeSet<DeviceId>,
+    wanted: Range<BlockIndex>,
+    (parts, rows): (Parts, &Rows),
+) -> Result<Vec<BytesMut>, GetError> {
     let found = ParityGeometry::of_layout(layout).and_then(|shape| Some((shape, shape.updatable(layout)?)));
     let (shape, holders) = found.ok_or_else(|| unusable(layout, "its chunks do not fit each other"))?;
     let core = Gather::new(shape, &holders, excluded, wanted).at_least(parts.least.clone());
     let mut core = if parts.as_it_is { core } else { core.up_to_date() };
     let mut reading = JoinSet::new();
-    let mut received = 0;
     // Of the row in hand, by chunk; and what is done, by index.
     let mut blocks: BTreeMap<u32, BytesMut> = BTreeMap::new();
     let mut originals: BTreeMap<BlockIndex, BytesMut> = BTreeMap::new();
@@ -88,6 +103,9 @@ pub(crate) async fn originals(
                     };
                     let versions = client.chunk_versions(layout.segment, &holders, excluded, epoch).await;
                     for (chunk, held) in (0..).zip(versions) {
+                        if let Err(cause) = &held {
+                            client.heed_refusal(cause);
+                        }
                         core.handle(match held {
                             Err(cause) if cause.lacks_changes() => GatherInput::Lacks { chunk, cause },
                             held => GatherInput::Versions { chunk, held: held.ok() },
@@ -99,6 +117,7 @@ pub(crate) async fn originals(
                     let (open, address) =
                         (question(layout, &parts, device, row, at), client.address_of(device));
                     let pool = client.pool.clone();
+                    rows.ask(parts.len() as u64);
                     reading.spawn(async move { (chunk, row, call(&pool, address, open).await) });
                 }
                 GatherAction::Row { row, wanted, lost } => {
@@ -108,14 +127,18 @@ pub(crate) async fn originals(
                     let wanted = of_row.filter(|(chunk, _)| wanted.contains(chunk));
                     originals.extend(wanted.map(|(chunk, block)| (chunk * shape.blocks + row, block)));
                 }
-                GatherAction::Done => return Ok((originals.into_values().collect(), received)),
+                GatherAction::Done => return Ok(originals.into_values().collect()),
                 GatherAction::Failed(error) => return Err(GetError::Read(error)),
             }
         }
         let read = reading.join_next().await.expect("rows were asked for, or it would be over");
         let (chunk, row, answer) = read.expect("reading does not panic");
-        if let Ok((_, block)) = &answer {
-            received += block.len() as u64;
+        match &answer {
+            Ok((_, block)) => rows.receive(block.len() as u64),
+            Err(cause) => {
+                rows.fail(parts.len() as u64);
+                client.heed_refusal(cause);
+            }
         }
         core.handle(match checked(layout, (&shape, &parts), (chunk, row), answer) {
             Ok((version, block)) => {

@@ -1,26 +1,25 @@
 //! A few bytes of a segment, straight from the nodes of its data chunks: the granules that hold them and no more (a block, which is
 //! what others are asked for, has up to 1 MiB). Where a node is late or lost, the same granules of other chunks stand in, as
-//! [`Hedge`] says; the first that comes is taken. What is read so has all that was acknowledged; a change that
-//! was not yet may show in one read and not in the next.
+//! [`Hedge`](steadfast_protocol::read::Hedge) says; the first that comes is taken. What is read so has all that was acknowledged; a
+//! change that was not yet may show in one read and not in the next.
 
-use super::{ANSWERS_WITHIN, Parts, call, intact, originals};
-use crate::{Client, GetError, ObjectStat, get::parts};
+use super::{ANSWERS_WITHIN, Parts, call, decoded::counted, intact};
+use crate::{
+    Client, GetError, ObjectStat,
+    get::parts,
+    leaving::Leaving,
+    stand_ins::{Hedged, Rows},
+};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
-use std::{
-    collections::BTreeSet,
-    future::Future,
-    pin::Pin,
-    sync::{MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::{collections::BTreeSet, future::Future, pin::Pin, sync::Arc, time::Instant};
 use steadfast_net::Open;
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch,
     chunks::spared,
     layout::{PARITY_GRANULE_BYTES, ParityGeometry, SegmentLayout},
     message::{self, AccessTotals, Fault, NodeAnswer, NodeRequest, Priority, ReadRows, RowsAt},
-    read::{Cause, Hedge},
+    read::Cause,
 };
 use tokio::task::JoinSet;
 
@@ -41,10 +40,14 @@ pub(crate) async fn direct(
     }
     let (mut pieces, mut done) = (Vec::new(), AccessTotals::default());
     for (layout, part) in parts(found, wanted) {
-        pieces.extend(of_segment(client, layout, (part, priority), &mut done).await?);
+        let Some(of_part) = of_segment(client, layout, (part, priority), &mut done).await else {
+            // What was moved for it was moved all the same.
+            client.account_settled(Leaving::default(), done);
+            return None;
+        };
+        pieces.extend(of_part);
     }
-    let moved = done.received_bytes;
-    client.account(&AccessTotals { used_bytes: length, sent_bytes: moved, medium_bytes: moved, ..done });
+    client.account(&AccessTotals { used_bytes: length, ..done });
     Some(pieces)
 }
 
@@ -58,19 +61,50 @@ struct Piece {
     within: Range<usize>,
 }
 
-type StandingIn<'a> = Pin<Box<dyn Future<Output = Result<(Vec<BytesMut>, u64), GetError>> + Send + 'a>>;
+type Decoding<'a> = Pin<Box<dyn Future<Output = Result<Vec<BytesMut>, GetError>> + Send + 'a>>;
 
-/// Bytes `part` of a segment. What it asks for and receives is added to `done`: parts of blocks count as blocks.
+/// Others that stand in for a node.
+struct StandIn<'a> {
+    /// The number of the piece.
+    of: usize,
+    /// Where the node is only late; for one that is lost they are no extra.
+    hedged: Option<Hedged<'a>>,
+    decoding: Decoding<'a>,
+}
+
+/// Bytes `part` of a segment. What it asks for and receives is added to `done`, whatever comes of it: parts of blocks count as blocks.
 async fn of_segment(
     client: &Client,
     layout: &SegmentLayout,
     (part, priority): (Range<u64>, Priority),
     done: &mut AccessTotals,
 ) -> Option<Vec<Bytes>> {
+    let rows = Arc::new(Rows::default());
+    let read = of_nodes(client, layout, (part, priority), done, &rows).await;
+    // Also what was in vain.
+    count(done, rows.received_bytes(), rows.asked_bytes());
+    read
+}
+
+/// Counts bytes that came here, of those that nodes were made to send: what they say of that is not waited for.
+fn count(done: &mut AccessTotals, received_bytes: u64, sent_bytes: u64) {
+    done.received_bytes += received_bytes;
+    done.sent_bytes += sent_bytes;
+    done.medium_bytes += sent_bytes;
+}
+
+/// The same, but that what stands in is counted in `rows`.
+async fn of_nodes(
+    client: &Client,
+    layout: &SegmentLayout,
+    (part, priority): (Range<u64>, Priority),
+    done: &mut AccessTotals,
+    rows: &Arc<Rows>,
+) -> Option<Vec<Bytes>> {
     let shape = ParityGeometry::of_layout(layout)?;
     let holders = shape.updatable(layout)?;
     let pieces = cut(&shape, &holders, part);
-    let begun = Instant::now();
+    let (begun, asked_at) = (Instant::now(), client.now());
     let mut asked = JoinSet::new();
     for (number, piece) in pieces.iter().enumerate() {
         let open = question(&shape, layout, piece, priority);
@@ -83,13 +117,16 @@ async fn of_segment(
     done.requested_blocks += pieces.len() as u64;
     let mut here: Vec<Option<Bytes>> = vec![None; pieces.len()];
     let mut lost = vec![false; pieces.len()];
-    // From when on others stand in for each that is not here; none once they have.
+    let mut stood_in_for = vec![false; pieces.len()];
+    // From when on others stand in for each that is not here, unless the wait has become longer by then; none once they have, or where
+    // it is waited for until it fails.
     let way = client.pool.way(client.metadata.address());
-    let wait = |piece: &Piece| Some(begun + client.hedge().wait(client.now(), piece.device, way));
-    let mut due: Vec<Option<Instant>> = pieces.iter().map(wait).collect();
-    let mut standing_in: Option<(usize, StandingIn<'_>)> = None;
-    // What was asked for where one that was asked for already may come: of any k others. For one that is lost it is no extra.
-    let mut extra = 0;
+    let due = |piece: &Piece| {
+        let wait = client.hedge().wait(client.now(), piece.device, asked_at, way);
+        wait.map(|wait| Instant::now() + wait)
+    };
+    let mut due: Vec<Option<Instant>> = pieces.iter().map(due).collect();
+    let mut standing_in: Option<StandIn<'_>> = None;
     while here.iter().any(Option::is_none) {
         let next = due.iter().enumerate().filter(|(number, _)| here[*number].is_none());
         let next = next.filter_map(|(number, due)| Some((due.as_ref()?, number))).min();
@@ -99,49 +136,67 @@ async fn of_segment(
             Some(answer) = asked.join_next() => {
                 let (number, took, answer) = answer.expect("asking does not panic");
                 let piece = &pieces[number];
-                if let Err(Cause::Fault(Fault::Refused { .. })) = answer {
+                if let Err(cause @ Cause::Fault(Fault::Refused { .. })) = &answer {
                     // It has no room for that now, and is not late. What others would stand in with takes more; who reads as usual waits.
+                    client.heed_refusal(cause);
                     return None;
                 }
                 if let Some(bytes) = checked(layout, piece, answer) {
                     client.hedge().answered(piece.device, took);
-                    done.received_bytes += bytes.len() as u64;
+                    count(done, bytes.len() as u64, bytes.len() as u64);
                     here[number] = Some(bytes.slice(piece.within.clone()));
-                    if standing_in.as_ref().is_some_and(|(of, _)| *of == number) {
+                    if standing_in.as_ref().is_some_and(|stand_in| stand_in.of == number) {
                         standing_in = None;
+                        client.hedge().came_first(piece.device);
                     }
                 } else {
                     lost[number] = true;
-                    if due[number].is_some() {
-                        client.hedge().late(client.now(), piece.device);
+                    client.hedge().failed(client.now(), piece.device);
+                    if !stood_in_for[number] {
                         due[number] = Some(Instant::now());
                     }
                 }
             }
-            (number, decoded) = decoded(&mut standing_in), if standing_in.is_some() => {
-                standing_in = None;
+            decoded = decoded(&mut standing_in), if standing_in.is_some() => {
+                let StandIn { of: number, hedged, .. } = standing_in.take()?;
                 // Where that is not to be had either, the node may yet answer.
-                if let Ok((mut blocks, bytes)) = decoded && here[number].is_none() {
-                    done.received_bytes += bytes;
-                    done.extra_won += extra;
+                if let Ok(mut blocks) = decoded && here[number].is_none() {
                     here[number] = Some(blocks.pop()?.freeze().slice(pieces[number].within.clone()));
+                    if let Some(hedged) = hedged {
+                        done.extra_won += u64::from(shape.data);
+                        hedged.won();
+                    }
                 }
             }
             () = tokio::time::sleep_until(next.map_or(begun, |(at, _)| at).into()), if next.is_some() => {
                 let (_, number) = next?;
                 let piece = &pieces[number];
+                let hedged = if lost[number] {
+                    None
+                } else {
+                    // Of any k others.
+                    let bytes = u64::from(shape.data) * piece.granules.len() as u64;
+                    match Hedged::begin(client, (piece.device, asked_at, way), bytes, rows) {
+                        Ok(hedged) => Some(hedged),
+                        Err(later) => {
+                            due[number] = later;
+                            continue;
+                        }
+                    }
+                };
                 tracing::debug!(device = %piece.device, "others stand in for a node that is late or lost");
-                client.hedge().late(client.now(), piece.device);
                 due[number] = None;
-                extra = if lost[number] { 0 } else { u64::from(shape.data) };
+                stood_in_for[number] = true;
                 done.requested_blocks += u64::from(shape.data);
-                done.extra_blocks += extra;
+                done.extra_blocks += if hedged.is_some() { u64::from(shape.data) } else { 0 };
                 let spared = late(client, (&shape, &holders), piece.device);
-                standing_in = Some((number, Box::pin(stand_in(client, layout, (piece, priority), spared))));
+                let decoding = stand_in(client, layout, (piece, priority), (spared, Arc::clone(rows)));
+                standing_in = Some(StandIn { of: number, hedged, decoding: Box::pin(decoding) });
             }
             else => return None,
         }
     }
+    client.hedge().brought(pieces.iter().map(|piece| piece.granules.len() as u64).sum());
     here.into_iter().collect()
 }
 
@@ -206,15 +261,15 @@ async fn stand_in(
     client: &Client,
     layout: &SegmentLayout,
     (piece, priority): (&Piece, Priority),
-    spared: BTreeSet<DeviceId>,
-) -> Result<(Vec<BytesMut>, u64), GetError> {
+    (spared, rows): (BTreeSet<DeviceId>, Arc<Rows>),
+) -> Result<Vec<BytesMut>, GetError> {
     // Where parity lacks changes, or says nothing, its own node may yet answer; and who reads as usual then waits for that.
     let parts = Parts {
         within: piece.granules.clone(),
         level: true,
         ..Parts::whole(layout, ANSWERS_WITHIN, priority)
     };
-    originals(client, layout, &spared, piece.index..piece.index + 1, parts).await
+    counted(client, layout, &spared, piece.index..piece.index + 1, (parts, &rows)).await
 }
 
 /// Devices that are not asked to stand in for this one: it, and others that are late, as far as the rest suffices.
@@ -229,18 +284,10 @@ fn late(
     spared(shape.parity(), [device], late)
 }
 
-async fn decoded(
-    standing_in: &mut Option<(usize, StandingIn<'_>)>,
-) -> (usize, Result<(Vec<BytesMut>, u64), GetError>) {
+async fn decoded(standing_in: &mut Option<StandIn<'_>>) -> Result<Vec<BytesMut>, GetError> {
     match standing_in {
-        Some((number, decoding)) => (*number, decoding.await),
+        Some(stand_in) => stand_in.decoding.as_mut().await,
         None => core::future::pending().await,
-    }
-}
-
-impl Client {
-    fn hedge(&self) -> MutexGuard<'_, Hedge> {
-        self.hedge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -251,8 +298,13 @@ mod tests {
         chunks::zeros,
         reserve::tests::{client, device_of, layout, serving, serving_opened},
     };
-    use std::sync::{Arc, Mutex};
-    use steadfast_protocol::message::{ChunkVersions, NodeFault, ReadState, RefusalReason};
+    use std::{sync::Mutex, time::Duration};
+    use steadfast_net::Stream;
+    use steadfast_protocol::{
+        Time,
+        message::{ChunkVersions, NodeFault, ReadState, RefusalReason},
+        read::{Hedge, RequestRule},
+    };
 
     /// Whether nobody was asked to stand in for a node that had no room for what it was asked, which is not late by it.
     async fn is_left_alone() -> bool {
@@ -268,6 +320,8 @@ mod tests {
         let (layout, mut done) = (layout(), AccessTotals::default());
         let read = of_segment(&client, &layout, (0..100, Priority::Foreground), &mut done).await;
         assert_eq!((read, done.received_bytes), (None, 0));
+        let other = client.hedge().wait(Time(0), device_of(1), Time(0), None);
+        assert!(other >= Some(Duration::from_secs(1)), "nor does anybody for others that are slow");
         let is_late = client.hedge().is_late(client.now(), device_of(0));
         let asked = asked.lock().unwrap();
         !is_late && matches!(asked[..], [NodeRequest::ReadRows(_)])
@@ -310,6 +364,96 @@ mod tests {
         assert_eq!((late.requested_blocks, late.extra_blocks, late.extra_won), (3, 2, 0));
         assert_eq!((lost.requested_blocks, lost.extra_blocks, lost.extra_won), (3, 0, 0));
     }
+
+    const GRANULE: u64 = PARITY_GRANULE_BYTES as u64;
+
+    fn versions(device: DeviceId, stream: Stream) {
+        let held = if device >= device_of(2) { vec![(0, 3)] } else { Vec::new() };
+        let versions = NodeAnswer::ChunkVersions(ChunkVersions { version: 0, held });
+        let _ = stream.end(message::encode(&versions));
+    }
+
+    /// Reads a few bytes of the first chunk, of which the hedge has left one byte that it may spend; what that counts, and whether the
+    /// budget is spent then.
+    async fn read_with_little_left(address: &str) -> (AccessTotals, Client, bool) {
+        let client = client(address, Vec::new());
+        client.pool.connection(address).await.unwrap();
+        client.hedge().ended(0, (1 << 20) - 1);
+        let (layout, mut done) = (layout(), AccessTotals::default());
+        let read = of_segment(&client, &layout, (0..100, Priority::Foreground), &mut done).await;
+        assert_eq!(read, Some(vec![Bytes::from(vec![0; 100])]));
+        // Nobody is late or overloaded any more.
+        let later = Time(u64::MAX / 2);
+        let spent = client.hedge().clone();
+        let mut paid = spent.clone();
+        paid.brought(1 << 30);
+        let [spent, paid] = [spent, paid].map(|hedge| hedge.wait(later, device_of(1), later, None));
+        (done, client, spent > paid)
+    }
+
+    #[tokio::test]
+    async fn what_stood_in_in_vain_is_counted_and_spent() {
+        // The node answers once another is asked for rows, and that says nothing.
+        let waiting = Mutex::new(Vec::new());
+        let address = serving(move |request, stream| match &request {
+            NodeRequest::ChunkVersions { device, .. } => versions(*device, stream),
+            _ => {
+                let mut waiting = waiting.lock().unwrap();
+                waiting.push((request, stream));
+                if waiting.len() == 2 {
+                    let (request, stream) = waiting.remove(0);
+                    zeros::serve(&request, ReadState::default(), stream);
+                }
+            }
+        })
+        .await;
+        let (done, client, spent) = read_with_little_left(&address).await;
+        assert_eq!((done.requested_blocks, done.extra_blocks, done.extra_won), (3, 2, 0));
+        assert_eq!([done.received_bytes, done.sent_bytes, done.medium_bytes], [1, 2, 2].map(|n| n * GRANULE));
+        assert!(spent);
+        assert!(!client.hedge().is_late(client.now(), device_of(0)), "others were no sooner");
+    }
+
+    #[tokio::test]
+    async fn what_stood_in_first_costs_nothing_and_heeds_refusals() {
+        let (silent, refused) = (Mutex::new(Vec::new()), Mutex::new(BTreeSet::new()));
+        let address = serving(move |request, stream| match &request {
+            NodeRequest::ChunkVersions { device, .. } => versions(*device, stream),
+            NodeRequest::ReadRows(rows) if rows.device == device_of(0) => silent.lock().unwrap().push(stream),
+            NodeRequest::ReadRows(rows) if refused.lock().unwrap().insert(rows.device) => {
+                stream.fail(&Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1 });
+            }
+            _ => zeros::serve(&request, ReadState::default(), stream),
+        })
+        .await;
+        let (done, client, spent) = read_with_little_left(&address).await;
+        assert_eq!((done.requested_blocks, done.extra_blocks, done.extra_won), (3, 2, 2));
+        assert!(done.received_bytes >= 2 * GRANULE);
+        let sent = [done.sent_bytes, done.medium_bytes];
+        assert_eq!(sent, [done.received_bytes; 2], "nobody sent what it refused");
+        assert!(!spent);
+        let other = client.hedge().wait(Time(0), device_of(1), Time(0), None);
+        assert!(other >= Some(Duration::from_secs(1)));
+    }
+
+    #[tokio::test]
+    async fn where_nothing_may_be_in_vain_a_slow_node_is_waited_for() {
+        let address = serving(|request, stream| {
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                zeros::serve(&request, ReadState::default(), stream);
+            });
+        })
+        .await;
+        let client = client(&address, Vec::new());
+        client.pool.connection(&address).await.unwrap();
+        *client.hedge() = Hedge::new(RequestRule::Adaptive { waste_percent: 0 });
+        let (layout, mut done) = (layout(), AccessTotals::default());
+        let read = of_segment(&client, &layout, (0..100, Priority::Foreground), &mut done).await;
+        assert_eq!(read, Some(vec![Bytes::from(vec![0; 100])]));
+        assert_eq!((done.requested_blocks, done.extra_blocks), (1, 0));
+    }
+
     /// The chunk that it would stand in for may only be late.
     #[tokio::test]
     async fn parity_that_lacks_changes_stands_in_for_none() {
