@@ -236,6 +236,11 @@ impl Judge {
         self.need
     }
 
+    /// Confirmed blocks of a domain, in the order of their confirmations.
+    pub fn held(&self, domain: u32) -> &[BlockIndex] {
+        &self.held[domain as usize]
+    }
+
     /// Confirmed blocks of each domain.
     pub fn loads(&self) -> &[u32] {
         &self.loads

@@ -9,6 +9,7 @@
 //!   end no more than it can confirm before the rule is forecast to hold ([`Course`]: a device that confirms in groups is on with the
 //!   next one, and none confirms before its latency what is still to be pushed): what is in flight at the end is small;
 //! - no domain is given what a forecast says will not count, nor what others will have room for a little later ([`Forecast`]);
+//! - of copies no domain is given a second one of an original: it would not survive more, however many of those there were;
 //! - a write that amends ([`Given`](super::Given)) counts what exists, writes what is wanted first, fills the emptiest domains first
 //!   ([`Levels`]), and mints no more than the rule lacks: unlike a put's, its blocks beyond the originals cost a read of the segment.
 //!
@@ -27,7 +28,8 @@ use crate::{
     layout::Share,
 };
 use core::{ops::Range, time::Duration};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use steadfast_codes::rateless::Kind;
 
 /// The longest run of indices handed out at once; layouts stay ranges and disks sequential (traps §13).
 const RUN_BLOCKS_MAX: u32 = 16;
@@ -535,9 +537,9 @@ impl RatelessWriter {
             let indices = if homeless {
                 self.wanted.adopt(position, blocks).expect("it adopts some")
             } else {
-                let first = self.next_index;
-                self.next_index += blocks;
-                first..self.next_index
+                let run = self.mintable(position, blocks).expect("it was found before");
+                self.next_index = run.end;
+                run
             };
             let domain = self.lanes[position].target.domain as usize;
             outlook.hold.given[domain] += f64::from(indices.end - indices.start);
@@ -569,6 +571,11 @@ impl RatelessWriter {
                 self.room(position, &plans[position], &courses[position], outlook.horizon)?
             };
             let blocks = if held { blocks.min(outlook.room(lane.target.domain)) } else { blocks };
+            let blocks = if homeless {
+                blocks
+            } else {
+                self.mintable(position, blocks).map_or(0, |run| run.end - run.start)
+            };
             let flight = f64::from(lane.in_flight);
             // Without any pace known, evenly.
             let pace = courses[position].pace;
@@ -579,6 +586,24 @@ impl RatelessWriter {
             .filter_map(candidate)
             .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         first.map(|(_, position, blocks)| (position, blocks))
+    }
+
+    /// The next blocks that a lane may be given, so many at most.
+    fn mintable(&self, position: usize, blocks: u32) -> Option<Range<BlockIndex>> {
+        let first = self.next_index;
+        if self.spec.code.kind() != Kind::Replicated {
+            return Some(first..first + blocks);
+        }
+        let k = self.spec.code.k();
+        let domain = self.lanes[position].target.domain;
+        let lanes = self.lanes.iter().enumerate().filter(|(_, lane)| lane.target.domain == domain);
+        let coming = lanes.flat_map(|(position, lane)| lane.flight().chain(self.wanted.at_home(position)));
+        let there: BTreeSet<u32> =
+            self.judge.held(domain).iter().copied().chain(coming).map(|index| index % k).collect();
+        let is_new = |index: &BlockIndex| !there.contains(&(index % k));
+        let first = (first..first + k).find(is_new)?;
+        let run = (first..first + blocks.min(k)).take_while(is_new);
+        Some(first..first + count(run.count()))
     }
 
     fn push(&mut self, position: usize, indices: Range<BlockIndex>) {

@@ -66,6 +66,11 @@ impl Wanted {
         self.at_home[position].count()
     }
 
+    /// The same, one by one.
+    pub(super) fn at_home(&self, position: usize) -> impl Iterator<Item = BlockIndex> + '_ {
+        self.at_home[position].iter()
+    }
+
     /// Takes the next run of at most `blocks` for this lane, of those that are at home there.
     pub(super) fn take(&mut self, position: usize, blocks: u32) -> Option<Range<BlockIndex>> {
         let run = first_run(self.at_home[position].ranges().first()?.clone(), blocks)?;

@@ -113,6 +113,65 @@ fn an_update_writes_what_is_touched_and_nothing_else() {
     }
 }
 
+/// Copies that a drain moves, whatever devices do meanwhile: beyond the wanted ones and what is lost again nothing is minted that makes
+/// nothing safer.
+#[test]
+fn no_domain_is_given_a_second_copy_while_others_are_waited_for() {
+    const K: u32 = 80;
+    let rule = Rule { redundancy: 2.0, tolerate: 2 };
+    let mut most = 0;
+    for case in 0..300 {
+        let mut draw = Draw::new(case);
+        let leaving = 6;
+        let disks: Vec<Disk> = (0..6)
+            .map(|domain| {
+                let usual = disk(domain, draw.rate_mb(20.0, 200.0));
+                match draw.below(4) {
+                    0 => Disk { refuses_until: draw.below(3000) * MS, ..usual },
+                    1 => Disk { fades: Some((draw.below(20) as u32, 0.5)), ..usual },
+                    2 => Disk { stalls_after: Some(draw.below(30) as u32), ..usual },
+                    _ => usual,
+                }
+            })
+            .collect();
+        let mut held = vec![IndexRanges::new(); 7];
+        let mut wanted = vec![IndexRanges::new(); 6];
+        for original in 0..K {
+            let first = draw.below(7) as u32;
+            for copy in 0..3 {
+                let domain = (first + copy) % 7;
+                if domain == leaving {
+                    let home = (0..6).find(|home| (0..3).all(|copy| (first + copy) % 7 != *home));
+                    wanted[home.unwrap() as usize].insert(copy * K + original);
+                } else {
+                    held[domain as usize].insert(copy * K + original);
+                }
+            }
+        }
+        let existing = (0..6).map(|domain: u32| {
+            let blocks = held[domain as usize].clone();
+            Existing { device: DeviceId(domain.into()), domain, blocks }
+        });
+        let wanted = wanted.into_iter().zip(0..).map(|(blocks, device)| (DeviceId(device), blocks));
+        let given = Given { existing: existing.collect(), wanted: wanted.collect(), first_new_index: 3 * K };
+        let put = spec((Kind::Replicated, K), BLOCK, rule, &disks, disks.len());
+        let amended = WriteSpec { scheme: Scheme::Rateless, given, ..put };
+        let outcome = run(amended.clone(), &disks, Common::default());
+        // Four may be all that have none of what is wanted.
+        let ends = |disk: &&Disk| disk.stalls_after.is_some() || disk.fades.is_some();
+        if disks.iter().filter(ends).count() >= 4 && outcome.result.is_err() {
+            continue;
+        }
+        assert!(outcome.result.is_ok(), "case {case}: {:?}", outcome.result);
+        all_wanted_are_listed(&amended, &outcome);
+        all_patterns_decode(&amended.code, rule, &together(&amended, &outcome, &disks, &[]), &disks);
+        most = most.max(outcome.pushed);
+    }
+    println!("{most} pushed at most");
+    // Three of each original are there when nothing goes wrong, and on six domains there is no room for more than three others.
+    assert!(most <= 3 * K, "{most} pushed");
+}
+
 #[test]
 fn what_a_lost_device_was_to_have_goes_to_others_and_its_own_is_made_up_for() {
     for (name, change) in [
