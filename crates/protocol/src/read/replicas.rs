@@ -466,6 +466,10 @@ impl Replicas {
         if share.device.stage != Stage::Active && !share.withdrawing {
             return;
         }
+        if share.withdrawing && cause == Cause::Fault(Fault::Cancelled) {
+            // That is how it ends where there was no connection yet, or nothing was begun: as was asked.
+            return self.ended(now, id);
+        }
         share.withdrawing = false;
         if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
             let after = Duration::from_millis(u64::from(retry_after_ms.max(1)));

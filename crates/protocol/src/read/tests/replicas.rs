@@ -70,6 +70,11 @@ fn ended(core: &mut Replicas, now: u64, n: u128) -> Vec<Action> {
 /// half of what the one that owes most still owes, as far as it holds it.
 #[test]
 fn the_first_copy_is_asked_for_and_the_done_take_over_half() {
+    [false, true].into_iter().for_each(first_copies_then_halves);
+}
+
+/// `by_fault`: how a stream ends that is cancelled.
+fn first_copies_then_halves(by_fault: bool) {
     let mut read = Replicas::new(Time(0), plan(16, rotated(16, 2, 4)));
     let first = ["0-0,4-4,8-8,12-12", "1-1,5-5,9-9,13-13", "2-2,6-6,10-10,14-14", "3-3,7-7,11-11,15-15"];
     let expected: Vec<_> = (0..).zip(first).map(|(n, blocks)| (n, blocks.to_owned())).collect();
@@ -86,8 +91,16 @@ fn the_first_copy_is_asked_for_and_the_done_take_over_half() {
     let last = give(&mut read, 7 * MS, 0, 8);
     assert_eq!(last, [Action::Cancel { device: DeviceId(0) }]);
     // Only once that stream has ended does it take over: two of four from disk 3, whose blocks it holds.
-    assert_eq!(asked(&ended(&mut read, 8 * MS, 0)), [(0, "27-27,31-31".to_owned())]);
-    assert_eq!(read.counts().requested_blocks, 19);
+    let taken = if by_fault {
+        // As where it was cancelled before there was a connection.
+        let cause = Cause::Fault(Fault::Cancelled);
+        read.handle(Time(8 * MS), Input::Failed { device: DeviceId(0), cause });
+        drain(&mut read)
+    } else {
+        ended(&mut read, 8 * MS, 0)
+    };
+    assert_eq!(asked(&taken), [(0, "27-27,31-31".to_owned())]);
+    assert_eq!((read.counts().requested_blocks, read.counts().devices_failed), (19, 0));
 }
 
 #[test]
