@@ -28,7 +28,7 @@ use crate::{
     layout::Share,
 };
 use core::{ops::Range, time::Duration};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use steadfast_codes::rateless::Kind;
 
 /// The longest run of indices handed out at once; layouts stay ranges and disks sequential (traps §13).
@@ -571,11 +571,8 @@ impl RatelessWriter {
                 self.room(position, &plans[position], &courses[position], outlook.horizon)?
             };
             let blocks = if held { blocks.min(outlook.room(lane.target.domain)) } else { blocks };
-            let blocks = if homeless {
-                blocks
-            } else {
-                self.mintable(position, blocks).map_or(0, |run| run.end - run.start)
-            };
+            let minted = || self.mintable(position, blocks).map_or(0, |run| run.end - run.start);
+            let blocks = if homeless { blocks } else { minted() };
             let flight = f64::from(lane.in_flight);
             // Without any pace known, evenly.
             let pace = courses[position].pace;
@@ -598,9 +595,11 @@ impl RatelessWriter {
         let domain = self.lanes[position].target.domain;
         let lanes = self.lanes.iter().enumerate().filter(|(_, lane)| lane.target.domain == domain);
         let coming = lanes.flat_map(|(position, lane)| lane.flight().chain(self.wanted.at_home(position)));
-        let there: BTreeSet<u32> =
-            self.judge.held(domain).iter().copied().chain(coming).map(|index| index % k).collect();
-        let is_new = |index: &BlockIndex| !there.contains(&(index % k));
+        let mut there = vec![false; k as usize];
+        for index in self.judge.held(domain).iter().copied().chain(coming) {
+            there[(index % k) as usize] = true;
+        }
+        let is_new = |index: &BlockIndex| !there[(index % k) as usize];
         let first = (first..first + k).find(is_new)?;
         let run = (first..first + blocks.min(k)).take_while(is_new);
         Some(first..first + count(run.count()))
