@@ -384,3 +384,59 @@ fn content_start(image: &[u8], content: &[u8]) -> u64 {
     let found = image.chunks(4096).position(|page| page == &content[..4096]);
     found.unwrap() as u64 * 4096
 }
+
+/// A scratch is many pages, and each that is looked at costs a disk seconds.
+#[test]
+fn a_scratch_in_the_journal_hurts_only_where_the_next_frame_may_be() {
+    const START: u64 = 4096 + 2 * (16 << 10);
+    const PAGES: u64 = 64;
+    let medium = OnePage::new(vec![0; CAPACITY as usize]);
+    let (checkpoint_bytes, journal_bytes) = (Some(16 << 10), Some(PAGES * 4096));
+    let options = FormatOptions { checkpoint_bytes, journal_bytes, ..FormatOptions::new(CLUSTER, DEVICE) };
+    Device::format(&*medium, options).unwrap();
+    let mut device = open(medium.clone());
+    device.fence(S, Epoch(7)).unwrap();
+    device.flush().unwrap();
+    drop(device);
+    let scratched = |image: Vec<u8>, pages: Range<u64>| {
+        let medium = OnePage::new(image);
+        medium.lose(START + pages.start * 4096..START + pages.end * 4096);
+        let opened = Device::open(medium.clone(), Some(CLUSTER)).map(|device| device.epoch(S));
+        assert!(medium.failed.load(Ordering::Relaxed) <= 2 * 33);
+        opened
+    };
+    let image = medium.below.image();
+    for pages in [32..50, 2..64, 20..64] {
+        assert_eq!(scratched(image.clone(), pages.clone()), Ok(Some(Epoch(7))), "{pages:?}");
+    }
+    // Where the frame is, and where one may be that follows it.
+    for pages in [0..50, 1..40] {
+        let lost = scratched(image.clone(), pages.clone());
+        assert!(matches!(lost, Err(OpenError::Medium(MediumError::Io { .. }))), "{pages:?}: {lost:?}");
+    }
+    // In the ring's first part, while frames go on in the second.
+    let mut device = open(OnePage::new(image));
+    for epoch in 8..48 {
+        device.fence(S, Epoch(epoch)).unwrap();
+        device.flush().unwrap();
+    }
+    let medium = device.medium().clone();
+    drop(device);
+    drop(open(medium.clone()));
+    let mut device = open(medium.clone());
+    device.fence(S, Epoch(48)).unwrap();
+    device.flush().unwrap();
+    drop(device);
+    let mut image = vec![0; CAPACITY as usize];
+    medium.read_at(0, &mut image).unwrap();
+    assert_eq!(scratched(image.clone(), 1..40), Ok(Some(Epoch(48))));
+    // A newer checkpoint may be lost, as far as is known, and only frames that cannot be read may say so.
+    drop(open(medium.clone()));
+    medium.read_at(0, &mut image).unwrap();
+    let number = |slot: &u64| u64::from_le_bytes(image[*slot as usize + 32..][..8].try_into().unwrap());
+    let newest = SLOTS.into_iter().max_by_key(number).unwrap();
+    image[newest as usize + 20] ^= 1;
+    assert_eq!(scratched(image.clone(), 0..0), Ok(Some(Epoch(48))));
+    let lost = scratched(image, 1..40);
+    assert!(matches!(lost, Err(OpenError::Medium(MediumError::Io { .. }))), "{lost:?}");
+}

@@ -31,12 +31,20 @@ struct Sparse {
     /// Pages that have space, and how many there can be.
     taken: Mutex<(BTreeSet<u64>, usize)>,
     positions: AtomicBool,
+    /// Whether what asks for too much is given what there is, and then refused.
+    keeps: AtomicBool,
 }
 
 impl Sparse {
     fn new(capacity: u64, positions: bool) -> Arc<Sparse> {
         let taken = Mutex::new((BTreeSet::new(), usize::MAX));
-        Arc::new(Sparse { below: MemoryMedium::new(capacity), taken, positions: AtomicBool::new(positions) })
+        let positions = AtomicBool::new(positions);
+        Arc::new(Sparse {
+            below: MemoryMedium::new(capacity),
+            taken,
+            positions,
+            keeps: AtomicBool::new(false),
+        })
     }
 
     /// So many pages are left from now on.
@@ -63,6 +71,10 @@ impl Sparse {
         let new: Vec<u64> =
             (range.start / PAGE..range.end.div_ceil(PAGE)).filter(|page| !pages.contains(page)).collect();
         if pages.len() + new.len() > *max {
+            if self.keeps.load(Ordering::Relaxed) {
+                let left = *max - pages.len();
+                pages.extend(new.into_iter().take(left));
+            }
             return Err(MediumError::Full);
         }
         pages.extend(new);
@@ -184,6 +196,37 @@ fn a_thick_device_asks_for_no_space_and_a_thin_one_does() {
         let created =
             device.create_extent(spec(SegmentId(1), 64 << 10, ALLOCATE_MIN_BYTES as u32 / (64 << 10)));
         assert_eq!(created.is_ok(), thick, "{created:?}");
+    }
+}
+
+/// Or its last space is nobody's.
+#[test]
+fn what_a_filesystem_gave_of_too_much_is_given_back() {
+    const BLOCK: u32 = 64 << 10;
+    for positions in [false, true] {
+        let medium = Sparse::new(32 << 20, positions);
+        updatable(&*medium, false);
+        let mut device = open(medium.clone());
+        medium.keeps.store(true, Ordering::Relaxed);
+        medium.leave(300);
+        let had = medium.pages();
+        // Its blocks find no room, or its reserve, of a medium that positions, behind them.
+        for (blocks, reserve_bytes) in [(32, 0), (8, 4 << 20)] {
+            let updates = Some(Updates { reserve_bytes });
+            let refused = device.create_extent(ExtentSpec { updates, ..spec(SegmentId(1), BLOCK, blocks) });
+            assert!(matches!(refused, Err(CreateError::Full { .. })), "{refused:?}");
+            assert!(medium.pages() == had);
+        }
+        // One that may grow has its first block, as many as are asked for at a time, and another: 17, 257, and 17 pages.
+        device.create_extent(spec(SegmentId(1), BLOCK, 32)).unwrap();
+        let written = (0..).take_while(|&index| write(&mut device, SegmentId(1), index) == Ok(())).count();
+        assert_eq!(written, 18);
+        device.flush().unwrap();
+        device.self_check();
+        medium.keeps.store(false, Ordering::Relaxed);
+        let mut device = reopen(device);
+        (0..18).for_each(|index| assert_eq!(read(&mut device, SegmentId(1), index), Ok(())));
+        still_works(device);
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::*;
 use steadfast_disk::{
-    Device, Epoch, Medium, SegmentId,
+    Device, Epoch, ExtentSpec, Medium, MemoryMedium, SegmentId, Updates,
     device::{Apply, LogEntry, LogError, UpdateError},
     media::{CrashMedium, Event},
 };
@@ -229,6 +229,19 @@ fn a_stale_record_is_not_taken_for_the_first_of_an_empty_log() {
     let first = medium.events()[before..].iter().position(|e| matches!(e, Event::Write { .. })).unwrap();
     assert_eq!(writes, 2);
     let image = medium.crash_image(medium.len(), |event, _| event != before + first);
+    // Where the power is lost again while the log comes to begin there, with everything there but for zeros that were not flushed.
+    let medium = Arc::new(CrashMedium::from_image(image.clone()));
+    medium.set_positions(false);
+    let mut device = open(medium.clone());
+    assert_eq!(device.log_append(S, EPOCH, &[3; 5000]).unwrap(), 1);
+    device.apply(S, EPOCH, Apply { log_start: Some(2), ..Apply::default() }).unwrap();
+    device.flush().unwrap();
+    let is_zeroing: Vec<_> =
+        medium.events().iter().map(|event| matches!(event, Event::Zero { .. })).collect();
+    assert!(is_zeroing.contains(&true));
+    let crashed = medium.crash_image(is_zeroing.len() - 1, |event, _| !is_zeroing[event]);
+    let mut device = open(Arc::new(CrashMedium::from_image(crashed)));
+    assert_eq!(device.log_entries(S).unwrap(), [], "nobody appended a second one since");
     let medium = Arc::new(CrashMedium::from_image(image));
     medium.set_positions(false);
     let mut device = open(medium.clone());
@@ -242,6 +255,34 @@ fn a_stale_record_is_not_taken_for_the_first_of_an_empty_log() {
     assert_eq!(device.log_append(S, EPOCH, &[4; 5000]).unwrap(), 2);
     device.flush().unwrap();
     assert_eq!(logged(&mut reopen(device), S), [(2, 4, 5000)]);
+}
+
+/// An extent that was lost left a record where the next one of its segment has its log.
+#[test]
+fn no_two_creations_have_a_number() {
+    let medium = Arc::new(MemoryMedium::new(4 << 20));
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    let spec = ExtentSpec { updates: Some(Updates { reserve_bytes: 32 << 10 }), ..spec(S, 8 << 10, 2) };
+    let mut numbers = Vec::new();
+    for _ in 0..3 {
+        numbers.push(device.create_extent(spec).unwrap().created);
+        (3..5).for_each(|index| write(&mut device, S, index).unwrap());
+        device.log_append(S, EPOCH, &[9; 100]).unwrap();
+        device = reopen(device);
+        assert_eq!(device.extent(S), None);
+    }
+    chunk(&mut device, S, 2, 32 << 10);
+    device.flush().unwrap();
+    let mut device = reopen(device);
+    assert_eq!(device.log_entries(S).unwrap(), []);
+    // What is durable keeps its number, whatever comes behind it.
+    numbers.push(device.extent(S).unwrap().created);
+    let mut device = reopen(device);
+    assert_eq!(device.extent(S).unwrap().created, numbers[3]);
+    chunk(&mut device, T, 2, 0);
+    numbers.push(device.extent(T).unwrap().created);
+    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
 }
 
 #[test]

@@ -721,3 +721,21 @@ fn what_stays_in_the_journal_takes_no_room_that_was_reserved_before() {
     let mut device = reopen(device);
     assert_eq!((device.held(S).unwrap().len() as u64, device.failed()), (reserved_for, None));
 }
+
+/// Each open would meet it again, and be able to read alone for ever.
+#[test]
+fn a_page_of_the_journal_that_takes_no_writes_is_stepped_around() {
+    let medium = OnePage::new(vec![0; CAPACITY as usize]);
+    updatable(&*medium, false);
+    // Behind two checkpoints.
+    medium.unwritable.store(4096 + 2 * (128 << 10) + 40 * 4096, Ordering::Relaxed);
+    let mut device = open(medium.clone());
+    let content = chunk(&mut device, S, 4, 0);
+    for open in 1..=3 {
+        forget_frames(&mut device);
+        assert_eq!((device.failed(), medium.unwritten.load(Ordering::Relaxed)), (None, open), "it is known");
+        device = reopen(device);
+        assert_eq!(device.epoch(SegmentId(7)), Some(Epoch(1 + 298 * open)));
+        assert_eq!(chunk_content(&mut device, S).unwrap(), content);
+    }
+}

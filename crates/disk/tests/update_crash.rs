@@ -490,3 +490,35 @@ fn a_crash_during_recovery() {
     println!("{count} images of recoveries");
     assert!(count > 300, "coverage shrank to {count} images");
 }
+
+/// Whoever had it open wrote it, and may have ended before it was flushed. Of what is not, no version may be named.
+#[test]
+fn what_an_open_finds_and_cannot_flush_is_not_durable() {
+    let segments = [69, 70, 71, 72].map(SegmentId);
+    let [flushed, changed, logged, _] = segments;
+    for positions in [false, true] {
+        let medium = Arc::new(CrashMedium::new(4 << 20));
+        updatable(&*medium, false);
+        medium.set_positions(positions);
+        let mut device = open(medium.clone());
+        segments.into_iter().for_each(|segment| drop(chunk(&mut device, segment, 2, 16 << 10)));
+        device.stage(flushed, EPOCH, 0, &[1]).unwrap();
+        device.flush().unwrap();
+        device.stage(changed, EPOCH, 0, &[2]).unwrap();
+        device.log_append(logged, EPOCH, &[3; 100]).unwrap();
+        medium.fail_flushes(true);
+        assert!(device.flush().is_err());
+        drop(device);
+        for fails in [true, true, false] {
+            medium.fail_flushes(fails);
+            let mut device = open(medium.clone());
+            assert_eq!(device.failed().is_some(), fails);
+            // All of it is there to be read.
+            assert_eq!([flushed, changed].map(|segment| device.updates(segment).unwrap().version), [1, 1]);
+            assert_eq!(device.log_read(logged, 1).unwrap(), &[3; 100][..]);
+            let durable = [true, !fails, !fails, true];
+            assert_eq!(segments.map(|segment| device.updates(segment).unwrap().durable), durable);
+            assert_eq!(segments.map(|segment| device.is_durable(segment)), durable);
+        }
+    }
+}

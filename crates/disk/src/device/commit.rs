@@ -3,6 +3,13 @@
 //! **Order** (write-ahead). A redo and a release are in a flushed frame before what they allow is written in place;
 //! what is in place, with its checksums, is flushed before a checkpoint frees the frame. So a checkpoint never speaks
 //! of a change whose content is neither in place nor in a frame behind it, except those it carries itself.
+//!
+//! **A page of the journal that takes no writes** ([`Device::append_to_checkpoint`]) costs a checkpoint in place of the frame that met it,
+//! and each open meets it once. That checkpoint carries redo which no frame has: both become durable in the same instant, with the flush
+//! of the checkpoint. Before it the one in force has the frames up to that page, and what is left there of the frame is one that was
+//! not acknowledged, whole or not; behind it that has an older base, and is no frame any more.
+
+use std::collections::BTreeSet;
 
 use super::{Device, DeviceError, Flushed, TRIM_BYTES_MIN};
 use crate::{
@@ -30,6 +37,19 @@ const EASE_EXCESS_SHARE: u64 = 8;
 /// How much may wait to be written in place, where an open found so much of it: it is worked off by and by.
 pub(super) fn ready_bound(superblock: &Superblock, found: u64) -> u64 {
     READY_BYTES_MAX.min(superblock.journal_bytes / 2).max(found)
+}
+
+/// Notes of which segment this record changes what others are told of, as it is not durable.
+pub(super) fn note_change(changing: &mut BTreeSet<SegmentId>, record: &Record) {
+    match record {
+        Record::Staged { segment, .. } | Record::Applied { segment, .. } | Record::Logged { segment, .. } => {
+            changing.insert(*segment);
+        }
+        Record::Deleted { segment, .. } => {
+            changing.remove(segment);
+        }
+        _ => {}
+    }
 }
 
 impl Device {
@@ -145,11 +165,8 @@ impl Device {
         self.index.apply(&record).expect("checked before it is recorded");
         self.overlay.follow(&record, &self.index, self.commits);
         self.appended.follow(&record, self.commits);
-        if matches!(record, Record::Staged { .. } | Record::Applied { .. } | Record::Logged { .. }) {
-            self.changing.insert(record.segment());
-        }
+        note_change(&mut self.changing, &record);
         if let Record::Deleted { segment, .. } = &record {
-            self.changing.remove(segment);
             self.logs.remove(segment);
             self.logs_unflushed.remove(segment);
             self.logs_to_prepare.remove(segment);
@@ -168,22 +185,30 @@ impl Device {
         if let Some(run) = self.open_run.take() {
             run.encode(&mut self.records);
         }
+        let mut is_pending = true;
         if self.ahead_end > 0 && !self.journal.takes(&self.records) {
             // `make_room` saw to it that a frame takes the part with redo; only what came after it has to be checkpointed.
             let rest = self.records.split_off(self.ahead_end);
-            self.append()?;
-            self.records = rest;
+            is_pending = self.append()?;
+            if is_pending {
+                self.records = rest;
+            }
         }
-        if self.journal.takes(&self.records) {
-            self.append()?;
-        } else {
-            self.settle()?;
-            self.records.clear();
-            self.searched = Default::default();
-            // Only the checkpoint has them. A frame behind it says that there is one: without it, they would be missed.
-            self.journal.append(&*self.medium, &[])?;
-            self.sync()?;
+        if is_pending {
+            if self.journal.takes(&self.records) {
+                self.append()?;
+            } else {
+                self.settle()?;
+                self.forget_records();
+                self.tell_of_checkpoint()?;
+            }
         }
+        self.release_freed();
+        Ok(())
+    }
+
+    /// Space that is free now that the records are durable.
+    fn release_freed(&mut self) {
         let mut freed = std::mem::take(&mut self.freed);
         freed.sort_by_key(|r| r.start);
         freed.dedup_by(|next, last| {
@@ -205,21 +230,62 @@ impl Device {
                 tracing::warn!(device = %self.id(), ?bytes, %error, "trim failed");
             }
         }
-        Ok(())
     }
 
-    /// Puts the records into the journal and flushes.
-    fn append(&mut self) -> Result<(), MediumError> {
+    /// Puts the records into the journal and flushes. `false`: that takes no writes where they belong, so a checkpoint has them, and what
+    /// was recorded behind them as well.
+    fn append(&mut self) -> Result<bool, MediumError> {
         self.tables.write(&*self.medium)?;
         if !self.records.is_empty() {
-            self.journal.append(&*self.medium, &self.records)?;
+            match self.journal.append(&*self.medium, &self.records) {
+                Err(error @ MediumError::Io { .. }) => {
+                    return self.append_to_checkpoint(error).map(|()| false);
+                }
+                appended => appended?,
+            }
         }
         self.sync()?;
         self.commits += 1;
+        self.forget_records();
+        Ok(true)
+    }
+
+    /// Makes all that was recorded durable without a frame: there is a page of the journal that takes no writes, or no room between such
+    /// pages, and a replay would not come to what stands behind them. The checkpoint has the redo, too, and says where frames go on.
+    ///
+    /// # Errors
+    /// The page's, which is given, where there are too many such places, or a checkpoint has no room for all of it.
+    fn append_to_checkpoint(&mut self, error: MediumError) -> Result<(), MediumError> {
+        if self.too_much_is_left_alone() || !self.make_room_in_checkpoint()? {
+            return Err(error);
+        }
+        self.tables.write_all(&*self.medium)?;
+        self.sync()?;
+        self.checkpoint()?;
+        self.commits += 1;
+        self.forget_records();
+        self.tell_of_checkpoint()
+    }
+
+    /// Behind a checkpoint that alone has some records. A frame says that there is one: without it, they would be missed.
+    fn tell_of_checkpoint(&mut self) -> Result<(), MediumError> {
+        while let Err(error) = self.journal.append(&*self.medium, &[]) {
+            if !matches!(error, MediumError::Io { .. }) || self.too_much_is_left_alone() {
+                return Err(error);
+            }
+            self.checkpoint()?;
+            if !self.journal.fits(0) {
+                return Err(error);
+            }
+        }
+        self.sync()
+    }
+
+    /// The records are durable.
+    fn forget_records(&mut self) {
         self.records.clear();
         self.searched = Default::default();
         self.ahead_end = 0;
-        Ok(())
     }
 
     /// Flushes what was written.
@@ -239,23 +305,35 @@ impl Device {
     /// Flushes and writes a checkpoint: it may only hold what is durable. No redo may be pending. What is not in place goes there
     /// first where the checkpoint has no room for its redo.
     pub(super) fn settle(&mut self) -> Result<(), MediumError> {
-        assert_eq!(self.ahead_end, 0, "a checkpoint would forget redo that no frame has");
-        let taken = self.index.full_bytes() + self.overlay.queued_bytes();
-        let redo = self.overlay.ready_redo_bytes() + self.appended.redo_bytes();
-        if taken + redo > checkpoint::body_max(&self.superblock) {
-            // All of it, whatever places take no writes: each step ends at one.
-            while self.put_in_place(u64::MAX)? > 0 {}
-        } else {
-            self.overlay.detach_ready();
-        }
+        assert_eq!(self.ahead_end, 0, "what of it has no room in the checkpoint may not be in place either");
+        self.make_room_in_checkpoint()?;
         self.tables.write_all(&*self.medium)?;
         self.sync()?;
         self.commits += 1;
         self.checkpoint()
     }
 
+    /// Puts in place what a checkpoint has no room for, as far as it may be there. Whether it has room for the rest.
+    fn make_room_in_checkpoint(&mut self) -> Result<bool, MediumError> {
+        let max = checkpoint::body_max(&self.superblock);
+        if self.checkpoint_bytes() <= max {
+            self.overlay.detach_ready();
+            return Ok(true);
+        }
+        // All of it, whatever places take no writes: each step ends at one.
+        while self.put_in_place(u64::MAX)? > 0 {}
+        Ok(self.checkpoint_bytes() <= max)
+    }
+
+    /// Bytes of a checkpoint's body now, at most.
+    fn checkpoint_bytes(&self) -> u64 {
+        let taken = self.index.full_bytes() + self.overlay.queued_bytes();
+        taken + self.overlay.ready_redo_bytes() + self.appended.redo_bytes()
+    }
+
     /// Writes the whole index to the other slot and frees the journal.
     pub(super) fn checkpoint(&mut self) -> Result<(), MediumError> {
+        self.journal.step_over_bad_pages();
         let (number, slot) = (self.checkpoint_number + 1, 1 - self.checkpoint_slot);
         let start =
             Start { head: self.journal.head, next_sequence: self.journal.next_sequence, base: number };

@@ -73,13 +73,16 @@ impl Device {
         let share = self.allocator.free_units() / GROWTH_SHARE_OF_FREE / like.slot_units();
         let expected = u64::from(expected_blocks).min(share).max(1) as u32;
         let range = self.take_range(like, 0, expected, None)?;
+        let mut last = range.slots;
         self.record(created);
         self.record(Record::Grown { segment: like.segment, range });
         for _ in 1..RESERVED_RANGES_MAX {
             let slots = self.growing(like.segment).slots();
-            if slots >= expected || self.grow(like.segment, expected - slots, 0).is_err() {
+            // Where there was room for one alone the rest is asked for as it is needed.
+            if slots >= expected || last == 1 || self.grow(like.segment, expected - slots, 0).is_err() {
                 break;
             }
+            last = self.growing(like.segment).slots() - slots;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::{
 /// The device no longer takes changes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// A write to the index or to a table of checksums, or a flush, failed earlier, or when it was opened, or there was no room for what
+    /// A write to a checkpoint or to a table of checksums, or a flush, failed earlier, or when it was opened, or there was no room for what
     /// changed in place, or too many places took no writes. What was not acknowledged may or may not be there; only opening the device
     /// again tells, which fails it once more where the page is still bad. Reads still work.
     #[error("the device failed ({cause}) and only reads until it is opened again")]
@@ -211,7 +211,7 @@ pub enum WriteError {
     /// Data and checksums do not belong together.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
-    /// No space for another block, or no room in the index.
+    /// No space for another block, or no room in the index, or 65,536 runs of indices in the extent and none that goes on with it.
     #[error("the device is full: {free} bytes free, longest run {longest}")]
     Full {
         /// Free bytes.

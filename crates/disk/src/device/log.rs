@@ -20,7 +20,7 @@ use crate::{
         journal::LIKE_MAX,
         log::{Entry, HEADER, Owner, Ring, record_pages},
     },
-    media::{MediumError, read_what_is_there},
+    media::{MediumError, Missing, read_what_is_there},
 };
 
 /// Larger records than this go to their reserves at once, where places are dear, too: writing them twice takes as long as positioning.
@@ -286,6 +286,7 @@ impl Device {
             }
             // A device that only reads is opened again before anything is appended.
             let stale = if self.failed.is_none() { ring.take_stale() } else { Vec::new() };
+            let is_zeroed = !stale.is_empty();
             for page in stale {
                 let at = (start + page) * UNIT_BYTES;
                 let Err(error) = self.medium.prepare(at..at + UNIT_BYTES) else { continue };
@@ -298,6 +299,19 @@ impl Device {
                 // It has a record that is not in force, or may give one some day, when the log has come to begin there.
                 ring.lack(ring.next_sequence());
                 break;
+            }
+            if is_zeroed && ring.damaged().is_none() {
+                // Before the frame that lets the log begin there: that one may survive what was not flushed beside it.
+                let flushed = self.medium.flush();
+                self.or_fail(flushed)?;
+            }
+            let is_here =
+                |entry: &Entry| self.appended.within(segment, entry.page..entry.end()).next().is_some();
+            if self.open_flushed {
+                ring.flushed();
+            } else if ring.unflushed().is_some_and(|last| !is_here(&last)) {
+                // What the journal has of it the open looked at.
+                self.changing.insert(segment);
             }
             if let Some(missing) = ring.damaged() {
                 tracing::error!(%segment, ?missing, "the log in the reserve lost records");
@@ -312,10 +326,14 @@ impl Device {
     /// # Errors
     /// The medium's, where it gives nothing else either: then what the reserve has is still there.
     fn read_reserve(&self, start: u64, reserve: &mut [u8]) -> Result<BTreeSet<u64>, MediumError> {
-        let error = match read_what_is_there(&*self.medium, start * UNIT_BYTES, reserve) {
-            Err(error @ MediumError::Io { .. }) if self.can_read(0).is_ok() => error,
-            known => return known,
+        let error = match read_what_is_there(&*self.medium, start * UNIT_BYTES, reserve, 0) {
+            Ok(Missing { pages, ended: None }) => return Ok(pages),
+            // What was not read may tell of records, and would be zeroed.
+            Ok(Missing { ended: Some(error), .. }) | Err(error) => error,
         };
+        if !matches!(error, MediumError::Io { .. }) || self.can_read(0).is_err() {
+            return Err(error);
+        }
         tracing::error!(device = %self.id(), %error, "a reserve cannot be read");
         reserve.fill(0);
         Ok((0..reserve.len() as u64 / UNIT_BYTES).collect())

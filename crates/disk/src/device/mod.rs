@@ -10,7 +10,8 @@
 //!   answered and belongs there, a change or a log record that only the journal has, stays in the journal and its checkpoints, and in
 //!   memory; what was not is refused. A place that cannot be read either reads as failed, and changes that need what it has are refused;
 //!   what stays in the journal is read from memory.
-//! - The index is no such place, nor is a page of a table of checksums: one that takes no writes fails the device, each time it is opened.
+//! - A page of the journal that takes no writes is such a place, too. The rest of the index is none, nor is a page of a table of checksums:
+//!   one that takes no writes fails the device, each time it is opened.
 //! - Blocks never change, except those of an extent that was created for it: see `update`.
 //! - A full device refuses new blocks cleanly; reads, seals and deletes still work.
 //!
@@ -232,6 +233,8 @@ pub struct Device {
     unflushed: Vec<(SegmentId, Range<BlockIndex>)>,
     /// Segments of which something changed, or was logged, that is not flushed.
     changing: BTreeSet<SegmentId>,
+    /// Whether what the open found on the medium is durable.
+    open_flushed: bool,
     /// Blocks that a commit of the device's own made durable: the next flush reports them.
     flushed: Vec<(SegmentId, Range<BlockIndex>)>,
     /// The last record, kept apart so that a run of blocks becomes one record.

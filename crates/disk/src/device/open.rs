@@ -8,8 +8,8 @@ use std::{
 
 use super::{
     Device, FormatError, OpenError, POOL_IDLE_BYTES_MAX, RECENT_BYTES_MAX, TABLE_PAGES_MAX,
-    appended::Appended, overlay::Overlay, prefetch::Prefetch, recent::Recent, tables::Tables,
-    write::RUN_BYTES,
+    appended::Appended, commit::note_change, overlay::Overlay, prefetch::Prefetch, recent::Recent,
+    tables::Tables, write::RUN_BYTES,
 };
 use crate::{
     allocator::{Allocator, UNIT_BYTES},
@@ -26,6 +26,8 @@ use crate::{
 /// Bytes of neighbouring extents whose room is asked for at once. No more than one extent has, 64 MiB of blocks and as much of reserve:
 /// some filesystems want as much free as they are asked for, whether or not any of it is missing.
 const FILLED_AT_ONCE_BYTES: u64 = 128 << 20;
+/// Extents that are not created before the next checkpoint: each is a record of 33 bytes in the ring or in memory, which would be 140 GB.
+const CREATED_BETWEEN_CHECKPOINTS_MAX: u64 = 1 << 32;
 
 /// How a device is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,12 +121,20 @@ impl Device {
         let loaded =
             checkpoint::load(&*medium, &superblock)?.ok_or_else(|| damaged("no whole checkpoint is left"))?;
         let Replayed { records, durable_through, journal } =
-            Journal::replay(&*medium, &superblock, loaded.start).map_err(|error| match error {
-                ReplayError::Medium(error) => OpenError::Medium(error),
-                other => OpenError::IndexDamaged { reason: other.to_string() },
+            Journal::replay(&*medium, &superblock, loaded.start, loaded.is_newest).map_err(|error| {
+                match error {
+                    ReplayError::Medium(error) => OpenError::Medium(error),
+                    other => OpenError::IndexDamaged { reason: other.to_string() },
+                }
             })?;
         let mut index = loaded.index;
         let mut doubtful = Vec::new();
+        // Where the flush failed, of what nobody can say whether it is durable.
+        let mut changing = BTreeSet::new();
+        if flushed.is_err() && records.is_empty() {
+            // The checkpoint itself may not be, and may alone have redo.
+            changing.extend(loaded.redo.iter().map(Record::segment));
+        }
         let (mut overlay, mut appended) = (Overlay::default(), Appended::default());
         for record in &loaded.redo {
             overlay.follow(record, &index, 0);
@@ -141,8 +151,12 @@ impl Device {
                 {
                     doubtful.extend((run.index..run.index + run.count).map(|index| (*segment, index)));
                 }
+                if flushed.is_err() && *sequence > durable_through {
+                    note_change(&mut changing, record);
+                }
             }
         }
+        index.create_from(first_creation(loaded.number));
         let mut allocator = Allocator::new(superblock.data_units());
         for extent in index.after(None) {
             if !extent.used().into_iter().all(|range| allocator.reserve(range)) {
@@ -161,7 +175,8 @@ impl Device {
             records: Vec::new(),
             searched: Default::default(),
             unflushed: Vec::new(),
-            changing: BTreeSet::new(),
+            changing,
+            open_flushed: flushed.is_ok(),
             flushed: Vec::new(),
             only_releases: true,
             open_run: None,
@@ -320,6 +335,15 @@ fn relied_on(extent: &Extent, reserves: bool) -> Vec<Range<u64>> {
     };
     let blocks = extent.runs.iter().filter_map(|run| extent.data_of(&(run.slot..run.slot + run.count)));
     tables.chain(blocks).chain(reserves.then(|| bytes(updates.reserve.clone()))).collect()
+}
+
+/// The least number of a creation by who opens a device and finds this checkpoint. An extent that was lost may have left records in its
+/// reserve, which name the number of its creation: no other extent may have that. Whoever created it had found an earlier checkpoint, as
+/// each writes one when it opens the device, and has for each that it writes more numbers than it can use.
+fn first_creation(checkpoint: u64) -> u64 {
+    let first =
+        checkpoint.checked_add(1).and_then(|number| number.checked_mul(CREATED_BETWEEN_CHECKPOINTS_MAX));
+    first.unwrap_or(0)
 }
 
 fn extent_used(index: &Index, segment: SegmentId) -> Vec<Range<u64>> {

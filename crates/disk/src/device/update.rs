@@ -433,7 +433,7 @@ impl Device {
             reserve_bytes: updating.reserve_units() * UNIT_BYTES,
             chunk_bytes: u64::from(extent.blocks()) * u64::from(extent.block_bytes),
             damaged: false,
-            durable: self.is_durable(segment),
+            durable: false,
             update_bytes_max: self.update_bytes_max(),
             held_bytes_max: self.held_bytes_max(),
         };
@@ -444,6 +444,8 @@ impl Device {
             info.log_next = ring.next_sequence();
             info.log_free = ring.free(commits);
         }
+        // Behind the log: what that has may be what is not.
+        info.durable = self.is_durable(segment);
         Ok(info)
     }
 

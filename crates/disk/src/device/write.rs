@@ -10,7 +10,7 @@ use crate::{
     allocator::{Allocator, UNIT_BYTES},
     checksum::{self, Granule},
     ids::{BlockIndex, Epoch, SegmentId, Version},
-    index::{Extent, ExtentRange, Place, Record, Run, checkpoint, journal::LIKE_MAX},
+    index::{Extent, ExtentRange, Place, RUNS_MAX, Record, Run, checkpoint, journal::LIKE_MAX},
     media::MediumError,
 };
 
@@ -110,21 +110,24 @@ impl Device {
         let mut answers = vec![Ok(()); blocks.len()];
         let mut placed: Vec<Placed> = Vec::with_capacity(blocks.len());
         let mut slot = self.growing(segment).next_slot();
-        let mut runs = 0;
+        // Where the last run ends, and how many are new.
+        let end = |device: &Device| {
+            device.growing(segment).runs.last().map(|run| (run.index + run.count, run.slot + run.count))
+        };
+        let (mut last, mut runs) = (end(self), 0);
         for (position, block) in blocks.iter().enumerate() {
             // The same block twice in one call: the first is in its slot before the second is looked at.
             if placed.iter().any(|p| blocks[p.position].index == block.index) {
                 self.write_placed(segment, blocks, std::mem::take(&mut placed), &mut answers);
                 slot = self.growing(segment).next_slot();
-                runs = 0;
+                (last, runs) = (end(self), 0);
             }
             slot = self.writable_slot(segment, slot);
-            match self.prepare_block(segment, block, slot, runs * RUN_BYTES) {
+            let follows = last == Some((block.index, slot));
+            match self.prepare_block(segment, block, slot, (runs, follows)) {
                 Ok(Some(place)) => {
-                    let last = placed.last().map(|p| (blocks[p.position].index, p.slot));
-                    let follows = last
-                        .is_some_and(|(last, at)| last.checked_add(1) == Some(block.index) && at + 1 == slot);
                     runs += u64::from(!follows);
+                    last = Some((block.index + 1, slot + 1));
                     placed.push(Placed { position, slot, place });
                     slot += 1;
                 }
@@ -216,13 +219,13 @@ impl Device {
     }
 
     /// Checks a block and finds its place at `slot`, growing the extent where it must. `None`: the same block is
-    /// there already. The index will take `unconfirmed` bytes for those before it.
+    /// there already. There will be so many more runs with those before it, and it `follows` the last of them, or begins its own.
     fn prepare_block(
         &mut self,
         segment: SegmentId,
         block: &NewBlock<'_>,
         slot: u32,
-        unconfirmed: u64,
+        (runs, follows): (u64, bool),
     ) -> Result<Option<Place>, WriteError> {
         let extent = self.growing(segment);
         let given = block.bytes();
@@ -246,7 +249,9 @@ impl Device {
                 Err(WriteError::Exists { segment, index: block.index })
             };
         }
-        if block.index == u32::MAX || !self.index_has_room(64 + unconfirmed) {
+        let unconfirmed = runs * RUN_BYTES;
+        let too_many = !follows && extent.runs.len() as u64 + runs >= RUNS_MAX as u64;
+        if block.index == u32::MAX || too_many || !self.index_has_room(64 + unconfirmed) {
             return Err(self.full(|free, longest| WriteError::Full { free, longest }));
         }
         if self.growing(segment).place(slot).is_none() {
@@ -343,7 +348,7 @@ impl Device {
     }
 
     pub(super) fn too_much_is_left_alone(&self) -> bool {
-        self.allocator.given_up().len() > UNWRITABLE_MAX
+        self.allocator.given_up().len() + self.journal.bad_pages() > UNWRITABLE_MAX
     }
 
     pub(super) fn growing(&self, segment: SegmentId) -> &Extent {
@@ -382,6 +387,21 @@ impl Device {
         if slots == 0 {
             return Err(MediumError::Full);
         }
+        match self.take_slots(like, first_slot, slots, after) {
+            // Of what the medium has left one block may find some.
+            Err(MediumError::Full) if slots > 1 => self.take_slots(like, first_slot, 1, after),
+            taken => taken,
+        }
+    }
+
+    /// The same for so many slots, or as many as the longest run of free units has.
+    fn take_slots(
+        &mut self,
+        like: &Extent,
+        first_slot: u32,
+        slots: u32,
+        after: Option<u64>,
+    ) -> Result<ExtentRange, MediumError> {
         let (wanted, least) = (like.range_units(slots), like.range_units(1));
         let taken = self.allocator.take(wanted, least, after).ok_or(MediumError::Full)?;
         let slots = like.slots_in(taken.end - taken.start).min(slots);
@@ -397,7 +417,8 @@ impl Device {
     }
 
     /// Real space for new units of an extent: for all of them where the medium wants to be told of so many, and in any case for those that
-    /// are written when nobody can be refused any more. Blocks are: they find out themselves whether the medium is full.
+    /// are written when nobody can be refused any more. Blocks are: they find out themselves whether the medium is full. Where there is not
+    /// enough a filesystem keeps what it found, which may be its last: it is given back.
     ///
     /// A thick device has its space. Asking again would change nothing but the file's inode, with which the next flush then waits for the
     /// filesystem's journal, that all devices on it share.
@@ -406,11 +427,16 @@ impl Device {
             return Ok(());
         }
         let bytes = |units: &Range<u64>| units.start * UNIT_BYTES..units.end * UNIT_BYTES;
-        self.medium.allocate(bytes(units))?;
-        unrefused
-            .iter()
-            .filter(|units| !units.is_empty())
-            .try_for_each(|units| self.medium.guarantee(bytes(units)))
+        let taken = self.medium.allocate(bytes(units)).and_then(|()| {
+            let mut unrefused = unrefused.iter().filter(|units| !units.is_empty());
+            unrefused.try_for_each(|units| self.medium.guarantee(bytes(units)))
+        });
+        if taken.is_err()
+            && let Err(error) = self.medium.trim(bytes(units))
+        {
+            tracing::warn!(device = %self.id(), ?units, %error, "space that is of no use is not given back");
+        }
+        taken
     }
 
     fn confirm(&mut self, segment: SegmentId, run: Run) {
@@ -473,4 +499,54 @@ pub(super) fn check_not_given_up(allocator: &Allocator, units: &Range<u64>) -> R
         return Err(MediumError::Io { kind: io::ErrorKind::Other, offset: units.start * UNIT_BYTES });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        FormatOptions,
+        ids::{ClusterId, DeviceId},
+        media::MemoryMedium,
+    };
+
+    const S: SegmentId = SegmentId(5);
+
+    /// Each block is looked for among them, and whoever writes chooses their indices.
+    #[test]
+    fn an_extent_has_only_so_many_runs() {
+        let medium = Arc::new(MemoryMedium::new(300 << 20));
+        let options = FormatOptions { thick: true, ..FormatOptions::new(ClusterId(1), DeviceId(2)) };
+        Device::format(&*medium, options).unwrap();
+        let mut device = Device::open(medium.clone(), None).unwrap();
+        let (version, epoch, granule) = (Version(1), Epoch(1), Granule::KIB_4);
+        let like = Extent::new((S, version, epoch), 1, granule, device.index.created());
+        let range = device.take_range(&like, 0, RUNS_MAX as u32 + 10, None).unwrap();
+        device.record(Record::Created { segment: S, version, epoch, block_bytes: 1, granule });
+        device.record(Record::Grown { segment: S, range });
+        for slot in 0..RUNS_MAX as u32 - 1 {
+            device.confirm(S, Run { slot, index: 2 * slot, count: 1 });
+        }
+        let write = |device: &mut Device, indices: &[BlockIndex]| {
+            let sums = indices.iter().map(|&index| checksum::sums(&[7], granule, S, version, index));
+            let sums: Vec<_> = sums.collect();
+            let blocks = indices.iter().zip(&sums);
+            let blocks: Vec<_> =
+                blocks.map(|(&index, sums)| NewBlock { index, pieces: vec![&[7]], sums }).collect();
+            let answers = device.write_blocks(S, epoch, &blocks);
+            let is_full = |answer: &Result<(), WriteError>| matches!(answer, Err(WriteError::Full { .. }));
+            assert!(answers.iter().all(|answer| answer.is_ok() || is_full(answer)), "{answers:?}");
+            answers.iter().map(Result::is_ok).collect::<Vec<_>>()
+        };
+        // One more run, which others may go on with, also those of the call that began it.
+        assert_eq!(write(&mut device, &[1 << 20, (1 << 20) + 1, 1 << 21]), [true, true, false]);
+        assert_eq!(write(&mut device, &[1, (1 << 20) + 2, (1 << 20) + 3]), [false, true, true]);
+        device.flush().unwrap();
+        drop(device);
+        let device = Device::open(medium, None).unwrap();
+        let extent = device.index.get(S).unwrap();
+        assert_eq!((extent.runs.len(), extent.blocks()), (RUNS_MAX, RUNS_MAX as u32 + 3));
+    }
 }

@@ -15,7 +15,7 @@
 //! The redo of changes that are held or just not in place yet moves into the checkpoint and not into a frame behind it: the
 //! checkpoint frees the ring that holds them, so they must become durable in the same instant.
 //!
-//! A checkpoint holds only what was flushed before it was begun. It counts when header and body are whole, so
+//! A checkpoint holds only what was flushed before it was begun, and redo. It counts when header and body are whole, so
 //! header and body need one flush together; until that returns, the other slot and the journal stay as
 //! they are.
 
@@ -46,6 +46,9 @@ pub(crate) struct Loaded {
     pub(crate) index: Index,
     /// Changes whose effect on the index is in it, and whose content may not be in place.
     pub(crate) redo: Vec<Record>,
+    /// Whether it is known that there was none behind it: the other slot has the one before. Where that has none, or none that can be read,
+    /// only the journal may know.
+    pub(crate) is_newest: bool,
 }
 
 /// Bytes a body may have.
@@ -159,6 +162,7 @@ pub(crate) fn load(medium: &dyn Medium, superblock: &Superblock) -> Result<Optio
         }
     }
     headers.sort_by_key(|(header, _)| std::cmp::Reverse(header.number));
+    let newest = headers.first().filter(|_| headers.len() == 2).map(|(header, _)| header.number);
     for (header, slot) in headers {
         let mut body = AlignedBuf::zeroed((header.body as usize).next_multiple_of(PAGE));
         if let Err(error) = medium.read_at(superblock.checkpoint_start(slot) + PAGE as u64, &mut body) {
@@ -170,7 +174,8 @@ pub(crate) fn load(medium: &dyn Medium, superblock: &Superblock) -> Result<Optio
             continue;
         }
         if let Ok((index, redo)) = Index::decode(&body, fences_max(superblock)) {
-            return Ok(Some(Loaded { number: header.number, slot, start: header.start, index, redo }));
+            let Header { number, start, .. } = header;
+            return Ok(Some(Loaded { number, slot, start, index, redo, is_newest: newest == Some(number) }));
         }
     }
     unread.map_or(Ok(None), Err)

@@ -25,9 +25,13 @@ use crate::{
 
 /// The largest block in bytes.
 pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
+/// Runs that an extent grows to: each block that is looked for among them is compared with all, and indices are anybody's choice. A seal
+/// may leave more.
+pub(crate) const RUNS_MAX: usize = 1 << 16;
 const FIXED: u64 = 8 + 8 + 8 + 4 + 4 + 8 + 1 + 1 + 4 + 4;
 const RANGE: u64 = 16;
 const RUN: u64 = 12;
+const BLOCKS: Malformed = Malformed { what: "blocks of an extent" };
 
 /// A piece of the space that an extent owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +75,9 @@ pub struct Extent {
     /// Its ranges in the order of slots.
     pub ranges: Vec<ExtentRange>,
     /// Its blocks in the order of slots.
-    pub runs: Vec<Run>,
+    pub(crate) runs: Vec<Run>,
+    /// Behind the highest index of a block: a writer that goes up, as most do, is compared with nothing.
+    index_end: BlockIndex,
     /// Present where its blocks may change in place.
     pub updates: Option<Updating>,
 }
@@ -105,6 +111,7 @@ impl Extent {
             sealed: false,
             ranges: Vec::new(),
             runs: Vec::new(),
+            index_end: 0,
             updates: None,
         }
     }
@@ -159,6 +166,9 @@ impl Extent {
 
     /// The slots that hold this block and those which follow it, by index and by slot.
     pub(crate) fn slots_from(&self, index: BlockIndex) -> Option<Range<u32>> {
+        if index >= self.index_end {
+            return None;
+        }
         let run = self.runs.iter().find(|r| r.index <= index && index - r.index < r.count)?;
         Some(run.slot + (index - run.index)..run.slot + run.count)
     }
@@ -211,7 +221,7 @@ impl Extent {
     /// The blocks of the chunk, if their indices follow one another.
     pub(crate) fn chunk(&self) -> Option<Range<BlockIndex>> {
         let first = self.runs.iter().map(|r| r.index).min().unwrap_or(0);
-        let end = self.runs.iter().map(|r| r.index + r.count).max().unwrap_or(0);
+        let end = self.index_end;
         (end - first == self.blocks()).then_some(first..end)
     }
 
@@ -253,6 +263,7 @@ impl Extent {
     }
 
     pub(super) fn confirm(&mut self, run: Run) {
+        self.index_end = self.index_end.max(run.index + run.count);
         match self.runs.last_mut() {
             Some(last) if last.slot + last.count == run.slot && last.index + last.count == run.index => {
                 last.count += run.count;
@@ -292,6 +303,7 @@ impl Extent {
 
     pub(super) fn seal(&mut self, keep: &[Range<u32>]) {
         self.runs = self.kept_runs(keep);
+        self.index_end = self.highest();
         self.sealed = true;
         let runs = &self.runs;
         self.ranges.retain(|range| {
@@ -312,6 +324,11 @@ impl Extent {
             Run { slot: run.slot + before + 1, index: index + 1, count: run.count - before - 1 },
         ];
         self.runs.splice(at..=at, parts.into_iter().filter(|p| p.count > 0));
+        self.index_end = self.highest();
+    }
+
+    fn highest(&self) -> BlockIndex {
+        self.runs.iter().map(|r| r.index + r.count).max().unwrap_or(0)
     }
 
     pub(super) fn encoded_bytes(&self) -> u64 {
@@ -356,6 +373,7 @@ impl Extent {
             sealed: reader.u8()? != 0,
             ranges: Vec::new(),
             runs: Vec::new(),
+            index_end: 0,
             updates: None,
         };
         let updatable = reader.u8()? != 0;
@@ -370,9 +388,11 @@ impl Extent {
         }
         for _ in 0..runs {
             let run = Run { slot: reader.u32()?, index: reader.u32()?, count: reader.u32()? };
-            extent.check_run(&run)?;
+            extent.check_slots(&run)?;
             extent.runs.push(run);
         }
+        extent.check_indices()?;
+        extent.index_end = extent.highest();
         if updatable {
             if extent.ranges.len() > 1 {
                 return Err(Malformed { what: "ranges of an updatable extent" });
@@ -394,13 +414,39 @@ impl Extent {
 
     /// Whether these blocks can follow the ones there are.
     pub(super) fn check_run(&self, run: &Run) -> Result<(), Malformed> {
+        self.check_slots(run)?;
+        let is_beside = |r: &Run| r.index + r.count <= run.index || run.index + run.count <= r.index;
+        let sound = run.index >= self.index_end || self.runs.iter().all(is_beside);
+        if sound { Ok(()) } else { Err(BLOCKS) }
+    }
+
+    /// Whether they can be in these slots.
+    fn check_slots(&self, run: &Run) -> Result<(), Malformed> {
         let sound = run.count > 0
             && run.slot >= self.next_slot()
             && run.index.checked_add(run.count).is_some()
-            && run.slot.checked_add(run.count).is_some_and(|end| end <= self.slots())
-            && self.runs.iter().all(|r| r.index + r.count <= run.index || run.index + run.count <= r.index)
-            && (run.slot..run.slot + run.count).all(|slot| self.place(slot).is_some());
-        if sound { Ok(()) } else { Err(Malformed { what: "blocks of an extent" }) }
+            && run.slot.checked_add(run.count).is_some_and(|end| self.has_places(run.slot..end));
+        if sound { Ok(()) } else { Err(BLOCKS) }
+    }
+
+    /// Whether no two blocks that are there have one index.
+    fn check_indices(&self) -> Result<(), Malformed> {
+        let mut runs = self.runs.clone();
+        runs.sort_unstable_by_key(|run| run.index);
+        let sound = runs.is_sorted_by(|a, b| a.index + a.count <= b.index);
+        if sound { Ok(()) } else { Err(BLOCKS) }
+    }
+
+    fn has_places(&self, mut slots: Range<u32>) -> bool {
+        while slots.start < slots.end {
+            if self.place(slots.start).is_none() {
+                return false;
+            }
+            let behind = self.ranges.partition_point(|r| r.first_slot <= slots.start);
+            let range = self.ranges[behind - 1];
+            slots.start = range.first_slot + range.slots;
+        }
+        true
     }
 }
 
@@ -416,7 +462,8 @@ mod tests {
             ExtentRange { start: 100, first_slot: 0, slots: 4 },
             ExtentRange { start: 300, first_slot: 4, slots: 4 },
         ];
-        extent.runs = vec![Run { slot: 0, index: 10, count: 6 }, Run { slot: 6, index: 30, count: 2 }];
+        extent.confirm(Run { slot: 0, index: 10, count: 6 });
+        extent.confirm(Run { slot: 6, index: 30, count: 2 });
         let behind = |index| extent.slots_from(index).map(|slots| extent.data_of(&slots));
         let bytes = |units: Range<u64>| Some(Some(units.start * UNIT_BYTES..units.end * UNIT_BYTES));
         assert_eq!(behind(10), bytes(101..109));
@@ -425,5 +472,27 @@ mod tests {
         assert_eq!(behind(31), bytes(307..309));
         assert_eq!(behind(16), None);
         assert_eq!(extent.data_of(&(8..9)), None);
+    }
+
+    /// Compared with one another they would take minutes.
+    #[test]
+    fn an_extent_of_very_many_runs_is_read_back() {
+        const RUNS: u32 = 300_000;
+        let mut extent = Extent::new((SegmentId(1), Version(1), Epoch(1)), 4096, Granule::KIB_4, 0);
+        extent.ranges = vec![ExtentRange { start: 100, first_slot: 0, slots: RUNS }];
+        // Down and up again: neither order helps.
+        let index = |slot: u32| if slot < RUNS / 2 { RUNS - 2 * slot } else { 2 * slot + 1 };
+        (0..RUNS).for_each(|slot| extent.confirm(Run { slot, index: index(slot), count: 1 }));
+        let decoded = |extent: &Extent| {
+            let mut bytes = Vec::new();
+            extent.encode(&mut bytes);
+            Extent::decode(&mut Reader(&bytes))
+        };
+        assert!(decoded(&extent) == Ok(extent.clone()));
+        // One block twice, far apart.
+        extent.runs[RUNS as usize - 1].index = index(0);
+        assert_eq!(decoded(&extent), Err(BLOCKS));
+        extent.runs[RUNS as usize - 1] = Run { slot: RUNS, index: 0, count: 1 };
+        assert_eq!(decoded(&extent), Err(BLOCKS), "a slot without a place");
     }
 }

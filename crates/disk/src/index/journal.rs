@@ -16,7 +16,11 @@
 //! written. If any whole frame in the ring says so of a number that replay did not reach, acknowledged
 //! records are missing, and the open fails instead of forgetting them. So it does where a frame was written behind a
 //! newer checkpoint than the one that was read: that one was durable, and is gone. A page that the medium does not give is damage
-//! only where the next frame may be on it.
+//! only where the next frame may be on it; where there are too many of them to look at each, only if it is known that the checkpoint is
+//! the newest one, as a frame that says otherwise may be on any.
+//!
+//! **A page that takes no writes** is stepped around: no replay would come behind it, so a checkpoint says where frames go on
+//! (`device::commit`). From then on it is as the end of the ring is, until the device is opened again and meets it once more.
 //!
 //! **What is no frame.** Payloads hold what users wrote, and pages of a payload stay behind when the frame's first page is lost or
 //! written over. So no page of a payload may begin as a frame of this device does, whoever made it up: records that change
@@ -68,6 +72,8 @@ pub(crate) struct Journal {
     pub(crate) next_sequence: u64,
     durable_through: u64,
     base: u64,
+    /// Pages that took no writes since the open.
+    bad: BTreeSet<u64>,
 }
 
 /// What is known of records that wait for their frame, while others come behind them.
@@ -119,22 +125,41 @@ impl Journal {
             next_sequence: start.next_sequence,
             durable_through: start.next_sequence - 1,
             base: start.base,
+            bad: BTreeSet::new(),
         }
     }
 
-    /// Pages the next frame takes, with those it skips at the end of the ring; and where it starts.
-    fn room(&self, payload: usize) -> (u64, u64) {
+    /// Pages the next frame takes, with those it skips up to the end of the ring; and where it starts. `None`: it has no place.
+    ///
+    /// It leaves a page in front of one that takes no writes: that may not be read either, and where a frame ends right before it an open
+    /// cannot tell that the next one is not there.
+    fn room(&self, payload: usize) -> Option<(u64, u64)> {
         let needed = frame_pages(payload);
-        if self.head + needed <= self.pages {
-            (needed, self.head)
-        } else {
-            (self.pages - self.head + needed, 0)
-        }
+        let places = [(needed, self.head), (self.pages - self.head + needed, 0)];
+        places.into_iter().find(|&(taken, at)| {
+            let in_ring = at + needed <= self.pages && self.used + taken <= self.pages;
+            in_ring && self.bad.range(at..=at + needed).next().is_none()
+        })
     }
 
     /// Whether a frame with such a payload can be appended before the next checkpoint.
     pub(crate) fn fits(&self, payload: usize) -> bool {
-        self.used + self.room(payload).0 <= self.pages && frame_pages(payload) <= self.pages
+        self.room(payload).is_some()
+    }
+
+    /// How many pages took no writes since the open.
+    pub(crate) fn bad_pages(&self) -> usize {
+        self.bad.len()
+    }
+
+    /// Where there are such pages, frames begin anew with a checkpoint, behind the one that has most room behind it; page 0 comes after
+    /// that.
+    pub(crate) fn step_over_bad_pages(&mut self) {
+        let ends = self.bad.iter().copied().skip(1).chain([self.pages]);
+        let behind = self.bad.iter().map(|page| page + 1).zip(ends);
+        if let Some((start, _)) = behind.max_by_key(|(start, end)| end - start) {
+            self.head = start % self.pages;
+        }
     }
 
     /// The same for this payload, with what is to be put in front of it: `false`, too, where that cannot be told from frames.
@@ -188,14 +213,14 @@ impl Journal {
     /// Writes a frame; durable after the next flush, which the caller reports by [`Journal::flushed`].
     ///
     /// # Errors
-    /// Where the medium fails; as invalid data where no move helps the payload, which the caller rules out before it records anything.
+    /// Where the medium fails; where there is no room between pages that take no writes; as invalid data where no move helps the payload,
+    /// which the caller rules out before it records anything. A page that is found to take no writes is remembered.
     pub(crate) fn append(&mut self, medium: &dyn Medium, payload: &[u8]) -> Result<(), MediumError> {
-        let invalid =
-            MediumError::Io { kind: io::ErrorKind::InvalidData, offset: self.start + self.head * PAGE };
-        let padding = self.padding(payload).ok_or(invalid)?;
+        let fails = |kind| MediumError::Io { kind, offset: self.start + self.head * PAGE };
+        let padding = self.padding(payload).ok_or_else(|| fails(io::ErrorKind::InvalidData))?;
         let len = padding + payload.len();
-        assert!(self.fits(len), "the caller checkpoints a full journal");
-        let (taken, at) = self.room(len);
+        assert!(self.fits(len) || !self.bad.is_empty(), "the caller checkpoints a full journal");
+        let (taken, at) = self.room(len).ok_or_else(|| fails(io::ErrorKind::Other))?;
         let mut frame = Vec::with_capacity((frame_pages(len) * PAGE) as usize);
         frame.put_u32(MAGIC);
         frame.put_u32(0);
@@ -211,10 +236,31 @@ impl Journal {
         let crc = crc32c(&frame[8..]);
         frame[4..8].copy_from_slice(&crc.to_le_bytes());
         frame.resize((frame_pages(len) * PAGE) as usize, 0);
-        medium.write_at(self.start + at * PAGE, &frame)?;
+        self.write(medium, at, &frame)?;
         self.head = (at + frame_pages(len)) % self.pages;
         self.used += taken;
         self.next_sequence += 1;
+        Ok(())
+    }
+
+    /// Writes a frame at a page, where that fails by single pages: one of them may be bad, and is to cost the others nothing.
+    fn write(&mut self, medium: &dyn Medium, at: u64, frame: &[u8]) -> Result<(), MediumError> {
+        let error = match medium.write_at(self.start + at * PAGE, frame) {
+            Err(error @ MediumError::Io { .. }) => error,
+            written => return written,
+        };
+        for (page, bytes) in (at..).zip(frame.chunks(PAGE as usize)) {
+            let written = if bytes.len() == frame.len() {
+                Err(error.clone())
+            } else {
+                medium.write_at(self.start + page * PAGE, bytes)
+            };
+            if let Err(MediumError::Io { .. }) = written {
+                tracing::warn!(device = %self.device, page, %error, "a page of the journal takes no writes");
+                self.bad.insert(page);
+            }
+            written?;
+        }
         Ok(())
     }
 
@@ -230,15 +276,19 @@ impl Journal {
         self.flushed();
     }
 
-    /// Reads all that follows a checkpoint.
+    /// Reads all that follows a checkpoint; whether it is known to be the newest there was.
     pub(crate) fn replay(
         medium: &dyn Medium,
         superblock: &Superblock,
         start: Start,
+        is_newest: bool,
     ) -> Result<Replayed, ReplayError> {
         let mut journal = Journal::new(superblock, start);
         let mut ring = crate::buffer::AlignedBuf::zeroed(superblock.journal_bytes as usize);
-        let missing = read_what_is_there(medium, journal.start, &mut ring)?;
+        let missing = read_what_is_there(medium, journal.start, &mut ring, journal.head)?;
+        if let Some(error) = missing.ended.filter(|_| !is_newest) {
+            return Err(error.into());
+        }
         let mut records = Vec::new();
         let mut base = start.base;
         let mut durable_through = journal.durable_through;
@@ -248,15 +298,15 @@ impl Journal {
             let Some((at, frame)) = at_head.or_else(|| journal.frame(&ring, 0, &base)) else { break };
             base = frame.base;
             durable_through = durable_through.max(frame.durable_through);
-            let (taken, _) = journal.room(frame.payload.len());
+            let skipped = if at == journal.head { 0 } else { journal.pages - journal.head };
             records.push((frame.sequence, Record::decode_all(frame.payload)?));
             let end = at + frame_pages(frame.payload.len());
             inside[at as usize + 1..end as usize].fill(true);
-            journal.used += taken;
+            journal.used += skipped + end - at;
             journal.head = end % journal.pages;
             journal.next_sequence += 1;
         }
-        if let Some(page) = journal.may_go_on_in(&ring, &missing) {
+        if let Some(page) = journal.may_go_on_in(&ring, &missing.pages, base) {
             let offset = journal.start + page * PAGE;
             return Err(MediumError::Io { kind: io::ErrorKind::Other, offset }.into());
         }
@@ -275,10 +325,12 @@ impl Journal {
     }
 
     /// One of the missing pages that the next frame may be on, in part at least: where it would begin, or within what begins there.
-    fn may_go_on_in(&self, ring: &[u8], missing: &BTreeSet<u64>) -> Option<u64> {
+    fn may_go_on_in(&self, ring: &[u8], missing: &BTreeSet<u64>, base: u64) -> Option<u64> {
         [self.head, 0].into_iter().find_map(|page| {
             let bytes = &ring[(page * PAGE) as usize..];
-            let next = self.begins(bytes) && bytes[24..32] == self.next_sequence.to_le_bytes();
+            let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+            // One of an older base was left where a page took no writes.
+            let next = self.begins(bytes) && number(24) == self.next_sequence && number(32) >= base;
             let length = next.then(|| u32::from_le_bytes(bytes[48..52].try_into().expect("4 bytes")));
             let end = (page + frame_pages(length.unwrap_or(0) as usize)).min(self.pages);
             missing.range(page..end).next().copied()
@@ -325,13 +377,34 @@ pub(crate) enum ReplayError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::ClusterId;
+
+    fn journal(device: DeviceId, start: Start) -> Journal {
+        let superblock = Superblock::new(ClusterId(1), device, 4 << 20, None, Some(64 * PAGE), false);
+        Journal::new(&superblock.expect("it is large enough"), start)
+    }
+
+    /// Of two pages it was to have the first was written, and the checkpoint that has it instead says that frames go on elsewhere.
+    #[test]
+    fn what_is_left_of_a_frame_from_before_the_checkpoint_is_not_where_the_next_one_may_be() {
+        let device = DeviceId(7);
+        let mut ring = vec![0; 64 * PAGE as usize];
+        ring[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        ring[8..24].copy_from_slice(&device.0.to_le_bytes());
+        ring[24..32].copy_from_slice(&7_u64.to_le_bytes());
+        ring[32..40].copy_from_slice(&2_u64.to_le_bytes());
+        ring[48..52].copy_from_slice(&5000_u32.to_le_bytes());
+        let missing = BTreeSet::from([1]);
+        for (base, page) in [(2, Some(1)), (3, None)] {
+            let journal = journal(device, Start { head: 5, next_sequence: 7, base });
+            assert_eq!(journal.may_go_on_in(&ring, &missing, base), page);
+        }
+    }
 
     #[test]
     fn records_that_are_searched_in_steps_leave_what_they_leave_at_once() {
         let device = DeviceId(7);
-        let (start, pages, head, used) = (0, 64, 0, 0);
-        let journal =
-            Journal { device, start, pages, head, used, next_sequence: 1, durable_through: 0, base: 0 };
+        let journal = journal(device, Start { head: 0, next_sequence: 1, base: 0 });
         let mut records = vec![1_u8; MOVES * PAGE as usize];
         let beginning_of = |number: usize| (number + 1) * PAGE as usize - HEADER - number * NOTHING_BYTES;
         for at in (0..MOVES).map(beginning_of) {

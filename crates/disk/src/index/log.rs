@@ -123,7 +123,8 @@ impl Ring {
         }
     }
 
-    /// What the reserve with this content holds; of these pages nothing is known.
+    /// What the reserve with this content holds; of these pages nothing is known. Where the content is durable, so are its records:
+    /// [`Ring::flushed`].
     pub(crate) fn scan(owner: Owner, reserve: &[u8], unknown: &BTreeSet<u64>, start: LogStart) -> Ring {
         let pages = reserve.len() as u64 / PAGE;
         let mut ring = Ring::new(owner, pages, start);
@@ -161,8 +162,6 @@ impl Ring {
         }
         ring.stale.extend(unknown);
         ring.appended = 0;
-        // What is whole on the medium now stays.
-        ring.durable_through = ring.next_sequence - 1;
         ring
     }
 
@@ -289,6 +288,11 @@ impl Ring {
         self.appended += entry.end() - page;
         self.head = if entry.end() >= self.pages { 0 } else { entry.end() };
         self.head_is_doubtful = false;
+    }
+
+    /// The last record, where none says that it is durable.
+    pub(crate) fn unflushed(&self) -> Option<Entry> {
+        self.entries.back().copied().filter(|last| last.sequence > self.durable_through)
     }
 
     /// All that was written is durable.

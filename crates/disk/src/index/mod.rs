@@ -46,8 +46,8 @@ pub(crate) mod superblock;
 mod updating;
 
 pub use codec::Malformed;
-pub(crate) use extent::Place;
 pub use extent::{BLOCK_BYTES_MAX, Extent, ExtentRange, Run};
+pub(crate) use extent::{Place, RUNS_MAX};
 pub use record::Record;
 pub use state::Index;
 pub use superblock::Superblock;

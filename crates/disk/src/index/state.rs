@@ -67,9 +67,14 @@ impl Index {
         self.extents.is_empty()
     }
 
-    /// How many extents were ever created.
+    /// Number of the next creation.
     pub fn created(&self) -> u64 {
         self.created
+    }
+
+    /// No creation from now on has a smaller number.
+    pub(crate) fn create_from(&mut self, number: u64) {
+        self.created = self.created.max(number);
     }
 
     /// The highest epoch seen of a segment.

@@ -208,6 +208,11 @@ impl FileMedium {
         }
     }
 
+    /// One call, which a signal may end before it has begun, as on a filesystem of the network.
+    fn pwritev(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.file, bufs, offset))?)
+    }
+
     fn write_zeros(&self, range: Range<u64>) -> Result<(), MediumError> {
         self.check_writable(range.start)?;
         let zeros = AlignedBuf::zeroed(PIECE_BYTES.min((range.end - range.start) as usize));
@@ -294,7 +299,7 @@ impl Medium for FileMedium {
             return self.file.write_all_at(one, offset).map_err(fail);
         }
         if !self.direct {
-            return match rustix::io::pwritev(&self.file, bufs, offset) {
+            return match self.pwritev(bufs, offset) {
                 Ok(written) if written == len => Ok(()),
                 // A short write: finish piece by piece.
                 Ok(mut written) => {
@@ -307,15 +312,15 @@ impl Medium for FileMedium {
                     }
                     Ok(())
                 }
-                Err(error) => Err(fail(error.into())),
+                Err(error) => Err(fail(error)),
             };
         }
         if bufs.len() <= IOV_MAX && bufs.iter().all(|buf| is_aligned(buf)) {
-            match rustix::io::pwritev(&self.file, bufs, offset) {
+            match self.pwritev(bufs, offset) {
                 Ok(written) if written == len => return Ok(()),
                 // A short write may end anywhere: once more as a whole, piece by piece.
                 Ok(_) => {}
-                Err(error) => return Err(fail(error.into())),
+                Err(error) => return Err(fail(error)),
             }
         }
         let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);

@@ -31,7 +31,7 @@ pub use emulated::{EmulatedMedium, EmulationControl, EmulationReport};
 pub use file::{FileMedium, OpenFileError};
 pub use made::Made;
 pub use memory::MemoryMedium;
-pub(crate) use salvage::read_what_is_there;
+pub(crate) use salvage::{Missing, read_what_is_there};
 pub(crate) use spec::parse_time_ns;
 pub use spec::{EmulationSpec, ParseSpecError};
 
