@@ -3,8 +3,15 @@
 //! A change that was taken is carried out even if its opener cancels or goes away: its outcome is kept under its id. A question is not:
 //! it is dropped where it waits for its turn.
 
-use crate::{MetaError, MetaOptions, Service, watch::Watched, writer::TICK};
-use std::{future::Future, net::SocketAddr, sync::Arc};
+use crate::{MetaError, MetaOptions, Service, service::Came, watch::Watched, writer::TICK};
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 use steadfast_admin::Admin;
 use steadfast_net::{Connected, Event, Opened, Options, Server, Stream};
 use steadfast_protocol::{
@@ -16,7 +23,8 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-/// Streams that one peer may have open: bounds the bodies held for it. A client has a few at a time.
+/// Streams that one peer may have open. A client has a few at a time; the bytes of long requests are bounded for all of them together
+/// ([`Service::hold`]).
 const STREAMS_MAX: usize = 256;
 
 /// A running metadata server. Dropping it stops the network at once; [`stop`](Self::stop) also waits for the store.
@@ -50,8 +58,11 @@ impl Meta {
         let hello =
             Hello { version: VERSION, features: 0, role: Role::Meta, cluster: Some(service.cluster()) };
         let handler = {
-            let service = Arc::clone(&service);
-            move |connected| answer_streams(Arc::clone(&service), connected)
+            let (service, connections) = (Arc::clone(&service), AtomicU64::new(0));
+            move |connected| {
+                let connection = connections.fetch_add(1, Ordering::Relaxed);
+                answer_streams(Arc::clone(&service), connected, connection)
+            }
         };
         let net = Options { streams_max: STREAMS_MAX, ..options.net.clone() };
         let serving = tokio::spawn(server.serve(hello, net, handler));
@@ -131,14 +142,14 @@ async fn tick(service: Arc<Service>) {
     }
 }
 
-async fn answer_streams(service: Arc<Service>, connected: Connected) {
-    let Connected { connection: _held, mut incoming, .. } = connected;
+async fn answer_streams(service: Arc<Service>, connected: Connected, connection: u64) {
+    let Connected { connection: _held, mut incoming, peer } = connected;
     let mut streams = JoinSet::new();
     loop {
         tokio::select! {
             opened = incoming.next() => match opened {
                 Some((opened, stream)) => {
-                    streams.spawn(answer(Arc::clone(&service), opened, stream));
+                    streams.spawn(answer(Arc::clone(&service), connection, opened, stream));
                 }
                 None => break,
             },
@@ -149,6 +160,9 @@ async fn answer_streams(service: Arc<Service>, connected: Connected) {
             }
         }
     }
+    if let Role::Node(node) = peer.role {
+        service.disconnected(node, connection);
+    }
 }
 
 /// Returns once the opener wants no answer any more: it has given up by its deadline and asks again, and the question would be worked
@@ -157,10 +171,17 @@ async fn gone(stream: &mut Stream) {
     while !matches!(stream.recv().await, Some(Event::Cancelled | Event::Lost(_)) | None) {}
 }
 
-async fn answer(service: Arc<Service>, opened: Opened, mut stream: Stream) {
-    let outcome = match decode::<MetaRequest>(&opened.body) {
+async fn answer(service: Arc<Service>, connection: u64, mut opened: Opened, mut stream: Stream) {
+    let held = match service.hold(opened.body.len()) {
+        Ok(held) => held,
+        Err(fault) => return stream.fail(&fault),
+    };
+    let came = Came { connection: Some(connection), held };
+    // What it was encoded as is not needed beside what it says.
+    let request = decode::<MetaRequest>(&std::mem::take(&mut opened.body));
+    let outcome = match request {
         Ok(request) => tokio::select! {
-            outcome = service.handle(request) => outcome.map_err(Fault::Meta),
+            outcome = service.handle_from(request, came) => outcome.map_err(Fault::Meta),
             () = gone(&mut stream) => Err(Fault::Cancelled),
         },
         Err(error) => Err(Fault::Protocol(error.to_string())),
@@ -173,5 +194,81 @@ async fn answer(service: Arc<Service>, opened: Opened, mut stream: Stream) {
             }
         }
         Err(fault) => stream.fail(&fault),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{sync::mpsc, thread, time::Duration};
+    use steadfast_net::{CallError, Connection, Open, connect};
+    use steadfast_protocol::{
+        RequestId,
+        message::{Change, MetaAnswer, MetaFault, RefusalReason},
+    };
+
+    /// Longer than any machine takes that is not stuck.
+    const LONG: Duration = Duration::from_secs(60);
+
+    async fn put(connection: Connection, count: u64, key_bytes: usize) -> Result<MetaAnswer, CallError> {
+        let (bucket, key) = ("data".to_owned(), "k".repeat(key_bytes));
+        let change = Change::BeginPut { bucket, key, segments: 1 };
+        let body = encode(&MetaRequest::Change { id: RequestId { client: 5, count }, change });
+        let open = Open { body, deadline: Some(LONG), ..Open::default() };
+        connection.call(open).await.map(|(body, _)| decode(&body).expect("an answer"))
+    }
+
+    async fn eventually(what: &str, is_so: impl Fn() -> bool) {
+        let so = async {
+            while !is_so() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(LONG, so).await.unwrap_or_else(|_| panic!("never: {what}"));
+    }
+
+    /// As when the disk hangs, and many ask for much.
+    #[tokio::test]
+    async fn long_requests_have_so_much_memory_together_until_they_are_carried_out() {
+        const LONGEST: usize = 4_000_000;
+        let dir = tempfile::tempdir().expect("a directory");
+        let meta = Meta::start(&MetaOptions::new(dir.path(), "127.0.0.1:0")).await.expect("it starts");
+        let service = Arc::clone(&meta.service);
+        let all = service.room();
+        let ((begun, has_begun), (let_go, go_on)) = (mpsc::channel(), mpsc::channel::<()>());
+        let store = Arc::clone(service.store());
+        let hanging = thread::spawn(move || {
+            store.write(|_| {
+                begun.send(()).expect("somebody waits");
+                // Whoever was to let it go on has failed, then.
+                let _ = go_on.recv();
+            })
+        });
+        has_begun.recv_timeout(LONG).expect("it begins");
+        let hello = Hello { version: VERSION, features: 0, role: Role::Client, cluster: None };
+        let address = meta.address().to_string();
+        let connection = connect(&address, hello, &Options::default()).await.expect("it listens").connection;
+        let put = |count, bytes| put(connection.clone(), count, bytes);
+        let long: Vec<_> = (0..8).map(|count| tokio::spawn(put(count, LONGEST))).collect();
+        eventually("eight are taken", || service.room() <= all - 8 * LONGEST).await;
+        let refused =
+            CallError::Fault(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 100 });
+        assert_eq!(put(8, LONGEST).await, Err(refused.clone()));
+        // Others are taken.
+        let short = tokio::spawn(put(9, 1000));
+        // The changes wait for their turn though nobody waits for them any more.
+        long.iter().for_each(|call| call.abort());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(put(10, LONGEST).await, Err(refused));
+        let_go.send(()).expect("it hangs");
+        assert!(hanging.join().expect("no panic").is_ok());
+        assert_eq!(
+            short.await.expect("no panic"),
+            Err(CallError::Fault(Fault::Meta(MetaFault::NoBucket("data".to_owned()))))
+        );
+        eventually("they are carried out", || service.room() == all).await;
+        let long = put(11, LONGEST).await;
+        assert!(matches!(long, Err(CallError::Fault(Fault::Meta(MetaFault::BadName { .. })))), "taken");
+        meta.stop().await;
     }
 }

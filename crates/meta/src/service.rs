@@ -4,17 +4,19 @@ use crate::{
     MetaError, MetaOptions, Store,
     activity::{Activity, Name},
     clock::Clock,
-    writer::{TICK, Writer},
+    writer::{Held, TICK, Writer},
 };
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
     thread,
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    ClusterId, Time,
+    ClusterId, NodeId, Time,
     message::{
-        Change, DeviceState, DrainPhase, Heartbeat, MetaAnswer, MetaFault, MetaRequest, Query, Registry,
+        Change, DeviceState, DrainPhase, Fault, Heartbeat, MetaAnswer, MetaFault, MetaRequest, Query,
+        RefusalReason, Registry,
     },
     meta::{self, ClientReports, Liveness, Looked, Registered, View},
 };
@@ -35,6 +37,16 @@ const SWEEPS_MAX: usize = 2;
 /// nobody's lookup is to wait for many of those.
 const SCANS_MAX: usize = 4;
 
+/// Bytes of requests that are longer than most, all of which are held at a time: eight of the longest there may be, and each is some times as
+/// long once it is understood. As storage servers have it.
+const REQUESTS_BYTES_MAX: usize = 32 << 20;
+
+/// A request up to this length is like any other: a commit of some hundred layouts, and all that storage servers ask for.
+const REQUEST_BYTES_USUAL: usize = 128 << 10;
+
+/// When who sends a longer one is to come again, where there is no room for it. Picked by eye: some commits' time.
+const REQUEST_RETRY_MS: u32 = 100;
+
 /// Who has not run, or has had no answer of its store, for so long could not hear storage servers: some of their signs of life, which come
 /// once a second, are missing.
 const STILL_AFTER: Duration = TICK.saturating_mul(2);
@@ -52,6 +64,8 @@ struct Memory {
     registered: Mutex<Option<(u64, Arc<Registered>)>>,
     /// When the server last ticked.
     ticked: Mutex<Option<Time>>,
+    /// The connection by which each storage server was heard last, while that is there.
+    beats: Mutex<BTreeMap<NodeId, u64>>,
 }
 
 impl Memory {
@@ -106,18 +120,44 @@ impl Memory {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn heartbeat(&self, view: &dyn View, now: Time, heartbeat: Heartbeat) -> Result<MetaAnswer, MetaFault> {
+    fn heartbeat(
+        &self,
+        view: &dyn View,
+        now: Time,
+        heartbeat: Heartbeat,
+        by: Option<u64>,
+    ) -> Result<MetaAnswer, MetaFault> {
         let vouched = meta::vouched(view, heartbeat)?;
         let registered = vouched.is_some();
         if let Some(heartbeat) = vouched {
+            let mut beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
+            beats.extend(by.map(|by| (heartbeat.node, by)));
             self.liveness.write().unwrap_or_else(PoisonError::into_inner).heard(now, heartbeat);
         }
         Ok(MetaAnswer::Heard { registered })
     }
 
+    /// A connection of a storage server is over. Where it was heard by it last, it has ended, as far as is known: the kernel closes what a
+    /// process leaves, and one that lives is heard again at once by another.
+    fn disconnected(&self, node: NodeId, by: u64) {
+        let mut beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
+        if beats.get(&node) == Some(&by) {
+            beats.remove(&node);
+            self.liveness.write().unwrap_or_else(PoisonError::into_inner).left(node);
+        }
+    }
+
     fn reports(&self) -> MutexGuard<'_, ClientReports> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How a request came.
+#[derive(Debug, Default)]
+pub(crate) struct Came {
+    /// By which connection, if by any.
+    pub(crate) connection: Option<u64>,
+    pub(crate) held: Held,
 }
 
 /// The metadata server without its network.
@@ -134,6 +174,8 @@ pub struct Service {
     heartbeats: Arc<Semaphore>,
     sweeps: Arc<Semaphore>,
     scans: Arc<Semaphore>,
+    /// Bytes of long requests.
+    requests: Arc<Semaphore>,
     pub(crate) activity: Activity,
     /// Where the admin port listens, once it does.
     pub(crate) admin: OnceLock<String>,
@@ -158,8 +200,9 @@ impl Service {
         let heartbeats = Arc::new(Semaphore::new(HEARTBEATS_MAX));
         let sweeps = Arc::new(Semaphore::new(SWEEPS_MAX));
         let scans = Arc::new(Semaphore::new(SCANS_MAX));
-        let (reports, registered, ticked) = Default::default();
-        let memory = Arc::new(Memory { liveness, reports, registered, ticked });
+        let requests = Arc::new(Semaphore::new(REQUESTS_BYTES_MAX));
+        let (reports, registered, ticked, beats) = Default::default();
+        let memory = Arc::new(Memory { liveness, reports, registered, ticked, beats });
         Ok(Self {
             store,
             writer: Some(writer),
@@ -170,6 +213,7 @@ impl Service {
             heartbeats,
             sweeps,
             scans,
+            requests,
             activity: Activity::default(),
             admin: OnceLock::new(),
         })
@@ -185,8 +229,17 @@ impl Service {
     /// # Errors
     /// What stands against the request.
     pub async fn handle(&self, request: MetaRequest) -> Result<MetaAnswer, MetaFault> {
+        self.handle_from(request, Came::default()).await
+    }
+
+    /// The same for one that came so.
+    pub(crate) async fn handle_from(
+        &self,
+        request: MetaRequest,
+        came: Came,
+    ) -> Result<MetaAnswer, MetaFault> {
         let (name, since) = (Name::of(&request), Instant::now());
-        let mut outcome = self.carry_out(request).await;
+        let mut outcome = self.carry_out(request, came).await;
         if let Ok(MetaAnswer::Registry(registry)) = &mut outcome {
             registry.admin = self.admin.get().cloned();
         }
@@ -194,7 +247,31 @@ impl Service {
         outcome
     }
 
-    async fn carry_out(&self, request: MetaRequest) -> Result<MetaAnswer, MetaFault> {
+    /// The part of the memory for long requests that one of so many bytes has until it is answered: before it is understood, for it takes
+    /// some times as much then.
+    ///
+    /// # Errors
+    /// A refusal while others have it all.
+    pub(crate) fn hold(&self, body_bytes: usize) -> Result<Held, Fault> {
+        let long = u32::try_from(body_bytes).ok().filter(|_| body_bytes > REQUEST_BYTES_USUAL);
+        let full = Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: REQUEST_RETRY_MS };
+        let held = long.map(|bytes| Arc::clone(&self.requests).try_acquire_many_owned(bytes));
+        held.transpose().map_err(|_| full)
+    }
+
+    /// Bytes of long requests for which there is room.
+    #[cfg(test)]
+    pub(crate) fn room(&self) -> usize {
+        self.requests.available_permits()
+    }
+
+    /// A connection of a storage server is over.
+    pub(crate) fn disconnected(&self, node: NodeId, connection: u64) {
+        self.memory.disconnected(node, connection);
+    }
+
+    async fn carry_out(&self, request: MetaRequest, came: Came) -> Result<MetaAnswer, MetaFault> {
+        let Came { connection, held } = came;
         match request {
             MetaRequest::Change { id, change } => {
                 if meta::needs_liveness(&change) {
@@ -208,7 +285,7 @@ impl Service {
                     Change::RegisterNode(record) => (None, record.devices.clone()),
                     _ => (None, Vec::new()),
                 };
-                let outcome = writer.change(id, change).await;
+                let outcome = writer.change_held(id, change, held).await;
                 if outcome.is_ok() {
                     let mut reports = self.memory.reports();
                     active.into_iter().for_each(|device| reports.takes_data(device));
@@ -229,12 +306,16 @@ impl Service {
                     | Query::Degraded { .. } => &self.scans,
                     _ => &self.reads,
                 };
-                self.read(permits, move |view, now, memory| memory.ask(view, now, &query)).await
+                let ask = move |view: &dyn View, now, memory: &Memory| {
+                    let _until_answered = &held;
+                    memory.ask(view, now, &query)
+                };
+                self.read(permits, ask).await
             }
             MetaRequest::Heartbeat(heartbeat) => {
                 let clock = self.clock;
                 let heard = move |view: &dyn View, came, memory: &Memory| {
-                    let heard = memory.heartbeat(view, came, heartbeat);
+                    let heard = memory.heartbeat(view, came, heartbeat.clone(), connection);
                     // Where the store hung no other was heard, either.
                     memory.held_up(came, clock.now());
                     heard
@@ -268,7 +349,7 @@ impl Service {
 
     /// The registry, from a snapshot.
     pub(crate) async fn registry(&self) -> Result<Registry, MetaFault> {
-        match self.carry_out(MetaRequest::Ask(Query::Registry)).await? {
+        match self.carry_out(MetaRequest::Ask(Query::Registry), Came::default()).await? {
             MetaAnswer::Registry(registry) => Ok(registry),
             other => unreachable!("a registry is answered by a registry, not {other:?}"),
         }
@@ -323,7 +404,7 @@ impl Service {
     async fn read<R: Send + 'static>(
         &self,
         permits: &Arc<Semaphore>,
-        body: impl FnOnce(&dyn View, Time, &Memory) -> Result<R, MetaFault> + Send + 'static,
+        body: impl Fn(&dyn View, Time, &Memory) -> Result<R, MetaFault> + Send + 'static,
     ) -> Result<R, MetaFault> {
         let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
         let (store, memory, now) = (Arc::clone(&self.store), Arc::clone(&self.memory), self.clock.now());
@@ -415,7 +496,7 @@ mod tests {
             |memory, view| memory.ask(view, Time(0), &Query::Registry),
             |memory, view| {
                 let (node, devices, activity) = (NodeId(1), Vec::new(), Default::default());
-                memory.heartbeat(view, Time(0), Heartbeat { node, devices, activity })
+                memory.heartbeat(view, Time(0), Heartbeat { node, devices, activity }, None)
             },
         ];
         for read in reads {
@@ -520,6 +601,44 @@ mod tests {
         assert!(!is_alive(on + Duration::from_secs(5)));
         // A store that hangs lets no sign of life through.
         assert!(memory.held_up(on, on + Duration::from_secs(6)) && is_alive(on + Duration::from_secs(6)));
+    }
+
+    /// A process that was killed leaves no connection; one that is copied has its own.
+    #[test]
+    fn a_server_whose_connection_has_ended_may_be_elsewhere_at_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let service = service(dir.path());
+        let mut count = 0;
+        let mut register = |port: u16| {
+            count += 1;
+            let (address, site) = (format!("127.0.0.1:{port}"), String::new());
+            let devices = vec![(DeviceId(1), 9)];
+            let record = NodeRecord { node: NodeId(1), cluster: None, address, site, devices };
+            let (id, change) = (RequestId { client: 1, count }, Change::RegisterNode(record));
+            block_on(service.handle(MetaRequest::Change { id, change }))
+        };
+        let beat = |connection| {
+            let heartbeat = Heartbeat { node: NodeId(1), devices: Vec::new(), activity: Default::default() };
+            let came = Came { connection: Some(connection), held: None };
+            let heard = block_on(service.handle_from(MetaRequest::Heartbeat(heartbeat), came));
+            assert_eq!(heard, Ok(MetaAnswer::Heard { registered: true }));
+        };
+        assert_eq!(register(1), Ok(MetaAnswer::Done));
+        beat(7);
+        service.disconnected(NodeId(1), 7);
+        assert_eq!(register(2), Ok(MetaAnswer::Done));
+        // That of another, or one by which it is heard no more, says nothing.
+        beat(8);
+        beat(9);
+        let known = || service.memory.liveness.read().expect("no panic").clone();
+        let as_heard = known();
+        service.disconnected(NodeId(1), 8);
+        service.disconnected(NodeId(2), 9);
+        assert_eq!(known(), as_heard);
+        service.disconnected(NodeId(1), 9);
+        assert_ne!(known(), as_heard);
+        assert!(service.memory.beats.lock().expect("no panic").is_empty());
+        assert_eq!(register(3), Ok(MetaAnswer::Done));
     }
 
     #[test]

@@ -8,44 +8,52 @@
 //! Every commit is saved with redb's quick repair (allocator state in the commit, two-phase): opening after a crash
 //! walks nothing, whatever the size. A commit costs two flushes for it; the writer's group commit shares them.
 //!
-//! redb takes no further request after an I/O error. The database is then closed and opened again: reads go on from
-//! the last durable commit while the disk takes no writes.
+//! redb takes no further request after an I/O error, were it the read of one sector that nobody else wants. The database is then closed
+//! and opened again, by whoever asks it next: reads go on from the last durable commit while the disk takes no writes, and past what
+//! cannot be read. A read that found it useless through no fault of its own is made again.
 
+pub use crate::batch::Batch;
 use crate::{
     MetaError,
+    batch::{Failure, RECORDS, TableView, Why, contain, failed},
     census::{Census, Deltas},
+    file::{FILE, io_error, lock, make, open_existing},
     under_way::UnderWay,
 };
-use redb::{
-    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
-    TableError, TableHandle,
-};
+use redb::{Database, ReadableDatabase};
 use std::{
     cell::Cell,
     collections::BTreeSet,
-    fs::{self, File, TryLockError},
-    io::{self, Read},
-    panic::{self, AssertUnwindSafe},
+    fs::{self, File},
     path::{Path, PathBuf},
     sync::{
-        Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
+        Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
     ClusterId,
-    meta::{self, Counted, Txn, View, ViewError, Writes, transact},
+    meta::{self, Counted, View, ViewError},
 };
-
-const RECORDS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("steadfast-meta-1");
-const FILE: &str = "meta.redb";
-const FILE_IN_THE_MAKING: &str = "meta.redb.new";
-const LOCK: &str = "lock";
 
 /// What takes longer has met a disk that hangs. Picked by eye: as long as storage servers wait for an answer; a commit on a busy disk
 /// takes tens of milliseconds.
 const HANGS_AFTER: Duration = Duration::from_secs(5);
+
+/// How often a read is made at most, while others' failures leave the database useless under it. Picked by eye: they would have to fail as
+/// often in the time of one.
+const READ_TRIES_MAX: usize = 4;
+
+/// How long nobody counts again after the disk could not read what is counted: each question to the admin port would look through all that
+/// lies before that.
+const RECOUNTED_AFTER: Duration = Duration::from_secs(300);
+
+/// A count looks so often whether somebody waits for it, in records: well below a millisecond's worth.
+const GIVES_WAY_EVERY: usize = 1024;
+
+/// From one line in the log about what cannot be read to the next: who asks for that asks again.
+const UNREAD_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// An open database.
 pub struct Store {
@@ -54,12 +62,16 @@ pub struct Store {
     cluster: ClusterId,
     /// Readers hold the lock while they read.
     database: RwLock<State>,
+    /// Whether something failed since the database was opened, and it takes no request more. Set by who holds the lock as a reader.
+    useless: AtomicBool,
+    /// How many wait for the lock to have the database to themselves, and every reader behind them.
+    waiting: AtomicUsize,
     /// Released when the process ends, however it ends.
     lock: File,
     census: Census,
     counts: AtomicU64,
-    /// Held by whoever counts, or waits for the disk to.
-    counting: Mutex<()>,
+    /// Held by whoever counts, or waits for the disk to; when the disk last could not.
+    counting: Mutex<Option<Instant>>,
     changes: UnderWay,
     reads: UnderWay,
     /// Grows with what is registered.
@@ -68,6 +80,8 @@ pub struct Store {
     failing: Mutex<Option<String>>,
     /// Keys of damaged records that the log has.
     damaged: Mutex<BTreeSet<Vec<u8>>>,
+    /// When the log was told last of what cannot be read.
+    unread_told: Mutex<Option<Instant>>,
 }
 
 /// The most damaged records that are told in the log: whoever reads it knows enough by then.
@@ -76,13 +90,16 @@ const DAMAGED_TOLD_MAX: usize = 1000;
 /// Whether the database can be asked.
 ///
 /// ```text
-///   Open ──I/O error──▶ Failed ──next write──▶ Open
-///     └──close──▶ Closed ◀──close──┘
+///   Open ──I/O error──▶ useless ──next read or write──▶ Open
+///    │                     │ it does not open            ▲
+///    │                     └──────────▶ Failed ──next write
+///    └──close──▶ Closed ◀──close──────────┘
 /// ```
 enum State {
     Open(Database),
-    /// It could not be opened again so far.
-    Failed,
+    /// It could not be opened again so far, and why. Writes try that, of which there is one a second: reads would queue behind each other's
+    /// attempts.
+    Failed(String),
     Closed,
 }
 
@@ -90,12 +107,40 @@ impl State {
     fn database(&self) -> Result<&Database, ViewError> {
         match self {
             State::Open(database) => Ok(database),
-            State::Failed => {
-                Err(ViewError::Failed("it could not be opened again after a failure".to_owned()))
+            State::Failed(why) => {
+                Err(ViewError::Failed(format!("it could not be opened again after a failure: {why}")))
             }
             State::Closed => Err(ViewError::Failed("it is closed: the server is stopping".to_owned())),
         }
     }
+}
+
+/// Why a batch came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// It needs what cannot be read, or what it read was useless through another's failure. Nothing of it is stored: another may succeed.
+    #[error("{0}")]
+    Unread(ViewError),
+    /// The database takes no changes. Whether this one is durable is unknown until it is open again.
+    #[error("{0}")]
+    Unwritten(ViewError),
+}
+
+impl From<WriteError> for ViewError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Unread(error) | WriteError::Unwritten(error) => error,
+        }
+    }
+}
+
+/// How far a batch has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Begins,
+    /// Its body runs.
+    Runs,
+    Commits,
 }
 
 impl Store {
@@ -116,6 +161,8 @@ impl Store {
             cache_bytes,
             cluster,
             database: RwLock::new(State::Open(database)),
+            useless: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
             lock,
             census: Census::default(),
             counts: AtomicU64::new(0),
@@ -125,6 +172,7 @@ impl Store {
             registrations: AtomicU64::new(0),
             failing: Mutex::new(None),
             damaged: Mutex::default(),
+            unread_told: Mutex::default(),
         })
     }
 
@@ -133,7 +181,8 @@ impl Store {
     /// # Errors
     /// When the store cannot be read or written.
     pub(crate) fn skip_ahead(&self) -> Result<(), MetaError> {
-        let skipped = self.write(|batch| batch.transact(meta::skip_ahead)).and_then(|skipped| skipped);
+        let skipped = self.write(|batch| batch.transact(meta::skip_ahead));
+        let skipped = skipped.map_err(ViewError::from).and_then(|skipped| skipped);
         let failed =
             |error: ViewError| MetaError::Damaged { path: self.path.clone(), detail: error.to_string() };
         skipped.map_err(failed)?;
@@ -146,21 +195,83 @@ impl Store {
         self.cluster
     }
 
-    /// Runs `body` on a snapshot of the last durable state.
+    /// Runs `body` on a snapshot of the last durable state; once more where others' failures left it none.
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub fn read<R>(&self, body: impl FnOnce(&dyn View) -> R) -> Result<R, ViewError> {
+    pub fn read<R>(&self, body: impl Fn(&dyn View) -> R) -> Result<R, ViewError> {
         let _under_way = self.reads.begin();
-        let guard = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let mut read = self.try_read(&body);
+        for _ in 1..READ_TRIES_MAX {
+            match &read {
+                Err(failure) if failure.why == Why::Earlier => read = self.try_read(&body),
+                _ => break,
+            }
+        }
+        read.map_err(|failure| failure.error)
+    }
+
+    fn try_read<R>(&self, body: &impl Fn(&dyn View) -> R) -> Result<R, Failure> {
+        if self.is_useless() {
+            self.reopen();
+        }
+        let guard = self.shared();
         let database = guard.database()?;
-        contain(|| {
+        let read = contain(|| {
             let snapshot = database.begin_read().map_err(failed)?;
             let view = TableView::new(snapshot.open_table(RECORDS).map_err(failed)?);
             let result = body(&view);
             self.tell_damaged(view.left_out.take());
-            Ok(result)
-        })
+            Ok((result, view.error.take()))
+        });
+        let failure = match &read {
+            Ok((_, failure)) => failure.as_ref(),
+            Err(failure) => Some(failure),
+        };
+        if let Some(failure) = failure {
+            self.failed_to_read(failure);
+        }
+        match read? {
+            (_, Some(failure)) if failure.why == Why::Earlier => Err(failure),
+            // The result says what could not be read.
+            (result, _) => Ok(result),
+        }
+    }
+
+    /// What is to be done before the lock is let go: whoever has it next finds the database useless.
+    fn failed_to_read(&self, failure: &Failure) {
+        self.useless.store(true, Ordering::Release);
+        if failure.why == Why::Earlier {
+            return;
+        }
+        let mut told = self.unread_told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|told| told.elapsed() >= UNREAD_TOLD_EVERY) {
+            *told = Some(Instant::now());
+            let (path, error) = (self.path.display(), &failure.error);
+            tracing::error!(%path, %error, "the metadata store could not read some of its file: it is opened again, and goes on without that");
+        }
+    }
+
+    /// Whether the database takes no request more until it is opened again.
+    fn is_useless(&self) -> bool {
+        self.useless.load(Ordering::Acquire)
+    }
+
+    fn shared(&self) -> RwLockReadGuard<'_, State> {
+        self.database.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The database to oneself: waits for all who read. Who counts gives way.
+    fn alone(&self) -> RwLockWriteGuard<'_, State> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let guard = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        guard
+    }
+
+    /// Whether somebody waits to have the database to himself.
+    fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
     }
 
     /// Each damaged record once, however often it is met.
@@ -178,9 +289,8 @@ impl Store {
     /// that is so.
     ///
     /// # Errors
-    /// When the database failed: whether the batch is durable is then unknown until it is open again, which this
-    /// tries before it returns.
-    pub fn write<R>(&self, body: impl FnOnce(&mut Batch<'_>) -> R) -> Result<R, ViewError> {
+    /// When the database failed: it is opened again, or that is tried, before this returns.
+    pub fn write<R>(&self, body: impl FnOnce(&mut Batch<'_>) -> R) -> Result<R, WriteError> {
         let _under_way = self.changes.begin();
         match self.try_write(body) {
             Ok((result, written)) => {
@@ -190,13 +300,14 @@ impl Store {
                 Ok(result)
             }
             Err(error) => {
-                // Every change fails while a disk does: only the first is worth a line.
-                if self.failing().replace(error.to_string()).is_none() {
-                    tracing::error!(path = %self.path.display(), %error, "the metadata store takes no changes");
+                if let WriteError::Unwritten(error) = &error {
+                    // Every change fails while a disk does: only the first is worth a line.
+                    if self.failing().replace(error.to_string()).is_none() {
+                        tracing::error!(path = %self.path.display(), %error, "the metadata store takes no changes");
+                    }
+                    self.census.lost();
                 }
-                self.census.lost();
                 self.reopen();
-                self.registered_anew();
                 Err(error)
             }
         }
@@ -206,22 +317,31 @@ impl Store {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_write<R>(&self, body: impl FnOnce(&mut Batch<'_>) -> R) -> Result<(R, bool), ViewError> {
-        let guard = self.database.read().unwrap_or_else(PoisonError::into_inner);
-        let database = guard.database()?;
-        contain(|| {
+    fn try_write<R>(&self, body: impl FnOnce(&mut Batch<'_>) -> R) -> Result<(R, bool), WriteError> {
+        let mut guard = self.shared();
+        if self.is_useless() || matches!(*guard, State::Failed(_)) {
+            drop(guard);
+            self.reopen();
+            guard = self.shared();
+        }
+        let database = guard.database().map_err(WriteError::Unwritten)?;
+        let stage = Cell::new(Stage::Begins);
+        let outcome = contain(|| {
             let mut commit = database.begin_write().map_err(failed)?;
             commit.set_quick_repair(true);
             let (result, written, registers, deltas) = {
-                let table = TableView::new(commit.open_table(RECORDS).map_err(failed)?);
-                let mut batch = Batch { table, written: false, registers: false, deltas: Deltas::new() };
-                let result = body(&mut batch);
+                let mut batch = Batch::new(commit.open_table(RECORDS).map_err(failed)?);
+                stage.set(Stage::Runs);
+                // By itself: a transaction that a panic ends has the whole file walked through when it is opened next, and what cannot be
+                // read of it makes that fail for good.
+                let result = contain(|| Ok(body(&mut batch)))?;
                 self.tell_damaged(batch.table.left_out.take());
-                if let Some(error) = batch.table.error.take() {
-                    return Err(error);
+                if let Some(failure) = batch.table.error.take() {
+                    return Err(failure);
                 }
                 (result, batch.written, batch.registers, batch.deltas)
             };
+            stage.set(Stage::Commits);
             if written {
                 let committing = self.census.committing();
                 commit.commit().map_err(failed)?;
@@ -233,6 +353,17 @@ impl Store {
                 commit.abort().map_err(failed)?;
             }
             Ok((result, written))
+        });
+        outcome.map_err(|failure| match (stage.get(), failure.why) {
+            // Nothing is stored. A disk without room, however, is not met by one change and not by another.
+            (Stage::Begins, Why::Earlier) | (Stage::Runs, Why::Earlier | Why::Itself) => {
+                self.failed_to_read(&failure);
+                WriteError::Unread(failure.error)
+            }
+            _ => {
+                self.useless.store(true, Ordering::Release);
+                WriteError::Unwritten(failure.error)
+            }
         })
     }
 
@@ -251,47 +382,65 @@ impl Store {
         &self.census
     }
 
-    /// Counts the records unless that is done or under way, were it by one who still waits for the disk. Waits for the disk.
+    /// Counts the records unless that is done or under way, were it by one who still waits for the disk; or the disk could not a while ago.
+    /// Waits for the disk, and gives up where somebody waits for the database.
     pub(crate) fn count(&self) {
-        let _counting = match self.counting.try_lock() {
+        let mut unread = match self.counting.try_lock() {
             Ok(guard) => guard,
             Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(std::sync::TryLockError::WouldBlock) => return,
         };
+        // Behind who waits for the database nobody could be told to give way.
+        if unread.is_some_and(|unread| unread.elapsed() < RECOUNTED_AFTER) || self.is_wanted() {
+            return;
+        }
         let count = self.counts.fetch_add(1, Ordering::Relaxed);
-        let counting = || {
-            let guard = self.database.read().unwrap_or_else(PoisonError::into_inner);
-            let database = guard.database()?;
-            contain(|| {
-                let committing = self.census.committing();
-                if !committing.begin(count) {
-                    return Ok(None);
-                }
-                let snapshot = database.begin_read().map_err(failed)?;
-                drop(committing);
-                let table = snapshot.open_table(RECORDS).map_err(failed)?;
-                let mut found = Deltas::new();
-                for kind in Counted::ALL {
-                    let (from, to) = kind.keys();
-                    let entries = table.range(&from[..]..&to[..]).map_err(failed)?;
-                    let mut number = 0;
-                    for entry in entries {
-                        entry.map_err(failed)?;
-                        number += 1;
-                    }
-                    found.insert(kind, number);
-                }
-                Ok(Some(found))
-            })
-        };
-        match counting() {
+        match self.try_count(count) {
             Ok(Some(found)) => self.census.counted(count, found),
             Ok(None) => {}
-            Err(error) => {
-                tracing::warn!(%error, "the records could not be counted");
+            Err(failure) => {
+                tracing::warn!(error = %failure.error, "the records could not be counted");
                 self.census.lost();
+                if failure.why != Why::Earlier {
+                    *unread = Some(Instant::now());
+                }
             }
         }
+    }
+
+    /// None where they are counted, or it was given up, or there is no database to ask.
+    fn try_count(&self, count: u64) -> Result<Option<Deltas>, Failure> {
+        let guard = self.shared();
+        let Ok(database) = guard.database() else { return Ok(None) };
+        let counted = contain(|| {
+            let committing = self.census.committing();
+            if !committing.begin(count) {
+                return Ok(None);
+            }
+            let snapshot = database.begin_read().map_err(failed)?;
+            drop(committing);
+            let table = snapshot.open_table(RECORDS).map_err(failed)?;
+            let (mut found, mut looked_at) = (Deltas::new(), 0);
+            for kind in Counted::ALL {
+                let (from, to) = kind.keys();
+                let mut number = 0;
+                for entry in table.range(&from[..]..&to[..]).map_err(failed)? {
+                    entry.map_err(failed)?;
+                    number += 1;
+                    looked_at += 1;
+                    if looked_at % GIVES_WAY_EVERY == 0 && self.is_wanted() {
+                        self.census.lost();
+                        return Ok(None);
+                    }
+                }
+                found.insert(kind, number);
+            }
+            Ok(Some(found))
+        });
+        if counted.is_err() {
+            self.useless.store(true, Ordering::Release);
+        }
+        counted
     }
 
     /// Whether the database is open, the last change succeeded and nothing has been under way for long, and why not. Never waits for
@@ -332,7 +481,7 @@ impl Store {
 
     /// Closes the database once nobody reads and lets another server have the directory.
     pub fn close(&self) {
-        let mut guard = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.alone();
         if !matches!(*guard, State::Closed) {
             *guard = State::Closed;
             self.registered_anew();
@@ -342,14 +491,15 @@ impl Store {
         }
     }
 
-    /// Closes the database after a failure and opens it again at its last durable commit.
+    /// Closes the database after a failure and opens it again at its last durable commit, unless somebody has done so meanwhile.
     fn reopen(&self) {
-        let mut guard = self.database.write().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*guard, State::Closed) {
+        let mut guard = self.alone();
+        let useless = self.useless.swap(false, Ordering::AcqRel);
+        if matches!(*guard, State::Closed) || !(useless || matches!(*guard, State::Failed(_))) {
             return;
         }
         // Closed first: redb locks the file. Closing writes, and so may meet what the failure was about.
-        let failed = std::mem::replace(&mut *guard, State::Failed);
+        let failed = std::mem::replace(&mut *guard, State::Failed("it is still being closed".to_owned()));
         let close = || {
             drop(failed);
             Ok(())
@@ -357,231 +507,24 @@ impl Store {
         if contain(close).is_err() {
             tracing::debug!(path = %self.path.display(), "the failed store did not close cleanly");
         }
-        match open_existing(&self.path, self.cache_bytes) {
-            Ok((database, cluster)) if cluster == self.cluster => *guard = State::Open(database),
-            Ok((_, found)) => {
-                let swapped = format!("the store at its place is of cluster {found}");
-                self.failing().replace(swapped);
-            }
+        *guard = match open_existing(&self.path, self.cache_bytes) {
+            Ok((database, cluster)) if cluster == self.cluster => State::Open(database),
+            Ok((_, found)) => State::Failed(format!("the store at its place is of cluster {found}")),
             Err(error) => {
                 tracing::debug!(%error, "the metadata store could not be opened again");
-                self.failing().replace(error.to_string());
+                State::Failed(error.to_string())
             }
-        }
+        };
+        // A commit that failed may be durable all the same.
+        self.registered_anew();
     }
-}
-
-/// Changes that become durable together.
-pub struct Batch<'t> {
-    table: TableView<redb::Table<'t, &'static [u8], &'static [u8]>>,
-    written: bool,
-    /// Whether any of it is of what is registered.
-    registers: bool,
-    /// How many counted records came and went.
-    deltas: Deltas,
-}
-
-impl Batch<'_> {
-    /// Runs `body` in a transaction of its own and applies what it wrote; later transactions of the batch see it.
-    pub fn transact<R>(&mut self, body: impl Fn(&mut Txn<'_>) -> R) -> R {
-        let (result, writes) = transact(&self.table, body);
-        self.apply(writes);
-        result
-    }
-
-    fn apply(&mut self, writes: Writes) {
-        for (key, value) in writes {
-            let now = i64::from(value.is_some());
-            let before = match value {
-                Some(value) => {
-                    self.table.table.insert(key.as_slice(), value.as_slice()).map(|old| old.is_some())
-                }
-                None => self.table.table.remove(key.as_slice()).map(|old| old.is_some()),
-            };
-            self.written = true;
-            self.registers |= meta::is_of_registry(&key);
-            match before {
-                Ok(before) => {
-                    if let Some(kind) = Counted::of(&key) {
-                        *self.deltas.entry(kind).or_default() += now - i64::from(before);
-                    }
-                }
-                Err(error) => {
-                    // The whole batch is given up: `write` looks at this before it commits.
-                    self.table.note(failed(error));
-                    return;
-                }
-            }
-        }
-    }
-}
-
-/// A redb table as the cores see it. Remembers the first failure, for a core's answer does not carry it.
-struct TableView<T> {
-    table: T,
-    error: Cell<Option<ViewError>>,
-    /// Damaged records that a core went on without.
-    left_out: Cell<Vec<(Vec<u8>, ViewError)>>,
-}
-
-impl<T> TableView<T> {
-    fn new(table: T) -> Self {
-        Self { table, error: Cell::new(None), left_out: Cell::default() }
-    }
-
-    fn note(&self, error: ViewError) -> ViewError {
-        let first = self.error.take().unwrap_or_else(|| error.clone());
-        self.error.set(Some(first));
-        error
-    }
-}
-
-impl<T: ReadableTable<&'static [u8], &'static [u8]>> View for TableView<T> {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ViewError> {
-        let value = self.table.get(key).map_err(|error| self.note(failed(error)))?;
-        Ok(value.map(|value| value.value().to_vec()))
-    }
-
-    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ViewError> {
-        if from >= to {
-            return Ok(Vec::new());
-        }
-        let entries = self.table.range(from..to).map_err(|error| self.note(failed(error)))?;
-        entries
-            .take(limit)
-            .map(|entry| match entry {
-                Ok((key, value)) => Ok((key.value().to_vec(), value.value().to_vec())),
-                Err(error) => Err(self.note(failed(error))),
-            })
-            .collect()
-    }
-
-    fn left_out(&self, key: &[u8], error: &ViewError) {
-        let mut left_out = self.left_out.take();
-        left_out.push((key.to_vec(), error.clone()));
-        self.left_out.set(left_out);
-    }
-}
-
-/// Runs `body`; redb panics on pages that no redb wrote, which is the disk's fault and must end no server.
-fn contain<R>(body: impl FnOnce() -> Result<R, ViewError>) -> Result<R, ViewError> {
-    // What a panic leaves behind is the transaction, which is given up: its database is opened again or only read.
-    panic::catch_unwind(AssertUnwindSafe(body))
-        .unwrap_or_else(|_| Err(ViewError::Failed("the database met a page that it cannot read".to_owned())))
-}
-
-fn failed(error: impl Into<redb::Error>) -> ViewError {
-    ViewError::Failed(error.into().to_string())
-}
-
-fn lock(dir: &Path) -> Result<File, MetaError> {
-    let path = dir.join(LOCK);
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(io_error("open", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(MetaError::InUse { path: dir.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(MetaError::Io { what: "lock", path, source }),
-    }
-}
-
-/// Makes an empty store with a cluster of its own.
-fn make(dir: &Path, cache_bytes: usize) -> Result<(), MetaError> {
-    let (making, path) = (dir.join(FILE_IN_THE_MAKING), dir.join(FILE));
-    match fs::remove_file(&making) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            return Err(MetaError::Io { what: "remove", path: making, source });
-        }
-        _ => {}
-    }
-    let cluster = draw_cluster()?;
-    let fill = || -> Result<(), redb::Error> {
-        let database = Builder::new().set_cache_size(cache_bytes).create(&making)?;
-        let mut commit = database.begin_write()?;
-        commit.set_quick_repair(true);
-        {
-            let mut table = commit.open_table(RECORDS)?;
-            let empty = meta::MemoryStore::new();
-            let (established, writes) = transact(&empty, |txn| meta::establish(txn, cluster));
-            debug_assert_eq!(established, Ok(cluster));
-            for (key, value) in writes {
-                table.insert(key.as_slice(), value.unwrap_or_default().as_slice())?;
-            }
-        }
-        commit.commit()?;
-        Ok(())
-    };
-    fill().map_err(|error| MetaError::Io {
-        what: "make",
-        path: making.clone(),
-        source: io::Error::other(error),
-    })?;
-    fs::rename(&making, &path).map_err(io_error("rename", &making))?;
-    // The new name is durable before anything is answered from it.
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_error("flush directory", dir))
-}
-
-fn open_existing(path: &Path, cache_bytes: usize) -> Result<(Database, ClusterId), MetaError> {
-    let foreign = |detail: String| MetaError::Foreign { path: path.to_owned(), detail };
-    let damaged = |detail: String| MetaError::Damaged { path: path.to_owned(), detail };
-    let mut magic = [0; 4];
-    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).map_err(|source| {
-        match source.kind() {
-            io::ErrorKind::UnexpectedEof => foreign("it is empty".to_owned()),
-            _ => MetaError::Io { what: "read", path: path.to_owned(), source },
-        }
-    })?;
-    if magic != *b"redb" {
-        return Err(foreign(format!("it begins with {magic:02x?}")));
-    }
-    let unreadable = |_| damaged("a page that no database wrote".to_owned());
-    let opened = panic::catch_unwind(|| Builder::new().set_cache_size(cache_bytes).open(path));
-    let database = opened.map_err(unreadable)?.map_err(|error| match error {
-        DatabaseError::DatabaseAlreadyOpen => MetaError::InUse { path: path.to_owned() },
-        DatabaseError::Storage(StorageError::Io(source)) if source.kind() != io::ErrorKind::InvalidData => {
-            MetaError::Io { what: "open", path: path.to_owned(), source }
-        }
-        DatabaseError::UpgradeRequired(version) => foreign(format!("database file format {version}")),
-        other => damaged(other.to_string()),
-    })?;
-    let read = || -> Result<Result<Option<ClusterId>, ViewError>, TableError> {
-        let snapshot = database.begin_read().map_err(|error| match error {
-            redb::TransactionError::Storage(storage) => TableError::Storage(storage),
-            other => TableError::Storage(StorageError::Corrupted(other.to_string())),
-        })?;
-        Ok(meta::cluster(&TableView::new(snapshot.open_table(RECORDS)?)))
-    };
-    let cluster = match panic::catch_unwind(AssertUnwindSafe(read)).map_err(unreadable)? {
-        Ok(Ok(Some(cluster))) => cluster,
-        Ok(Ok(None)) => return Err(foreign("it names no cluster".to_owned())),
-        Ok(Err(error @ ViewError::Format { .. })) => {
-            return Err(MetaError::OtherFormat { path: path.to_owned(), detail: error.to_string() });
-        }
-        Ok(Err(error)) => return Err(damaged(error.to_string())),
-        Err(TableError::TableDoesNotExist(_)) => {
-            return Err(foreign(format!("it has no table `{}`", RECORDS.name())));
-        }
-        Err(error) => return Err(damaged(error.to_string())),
-    };
-    Ok((database, cluster))
-}
-
-fn draw_cluster() -> Result<ClusterId, MetaError> {
-    let source = Path::new("/dev/urandom");
-    let mut bytes = [0; 16];
-    File::open(source).and_then(|mut file| file.read_exact(&mut bytes)).map_err(io_error("read", source))?;
-    Ok(ClusterId(u128::from_ne_bytes(bytes)))
-}
-
-fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MetaError {
-    let path = path.to_owned();
-    move |source| MetaError::Io { what, path, source }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{sync::mpsc, thread};
+    use std::{os::unix::fs::FileExt, sync::mpsc, thread};
+    use steadfast_protocol::meta::Txn;
 
     /// Each question to the admin port asks for a count where none is known.
     #[test]
@@ -605,6 +548,163 @@ mod tests {
             assert!(is_done.try_recv().is_err() && store.census.known().is_none());
             drop(committing);
         });
+        assert!(store.census.known().is_some());
+    }
+
+    /// So many records of objects, of 4 KB each.
+    fn filled(dir: &Path, records: u32) -> Store {
+        let store = Store::open(dir, 1 << 20).expect("an empty directory");
+        let filled = store.write(|batch| {
+            batch.transact(|txn| (0..records).for_each(|number| txn.put(key(number), vec![7; 4000])));
+        });
+        filled.expect("nothing is wrong with it");
+        store.close();
+        drop(store);
+        // With no room for what was read.
+        Store::open(dir, 0).expect("it is whole")
+    }
+
+    fn key(number: u32) -> Vec<u8> {
+        [&[0x20], &number.to_be_bytes()[..]].concat()
+    }
+
+    /// Has the store's file end early meanwhile.
+    fn cut_short<R>(dir: &Path, body: impl FnOnce() -> R) -> R {
+        let file = File::options().read(true).write(true).open(dir.join(FILE)).expect("it is there");
+        let bytes = file.metadata().expect("it has a length").len();
+        let mut rest = vec![0; (bytes - bytes / 8) as usize];
+        file.read_exact_at(&mut rest, bytes / 8).expect("it is read");
+        file.set_len(bytes / 8).expect("it is cut");
+        let result = body();
+        file.set_len(bytes).expect("it is as long as before");
+        file.write_all_at(&rest, bytes / 8).expect("it is as before");
+        result
+    }
+
+    fn get_all(store: &Store, records: u32) -> Result<usize, ViewError> {
+        let get = |number| store.read(|view| view.get(&key(number))).and_then(|read| read);
+        (0..records)
+            .map(get)
+            .try_fold(0, |count, read| read.map(|value| count + usize::from(value.is_some())))
+    }
+
+    /// redb refuses it what it asks for, for another's sake.
+    #[test]
+    fn a_read_under_which_another_failed_is_made_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = filled(dir.path(), 2000);
+        let ((begun, has_begun), (let_go, go_on)) = (mpsc::channel(), mpsc::channel::<()>());
+        let again = Cell::new(0);
+        thread::scope(|scope| {
+            let (store, dir) = (&store, dir.path());
+            let failing = scope.spawn(move || {
+                has_begun.recv_timeout(Duration::from_secs(60)).expect("it begins");
+                let failed = cut_short(dir, || get_all(store, 2000));
+                let_go.send(()).expect("it waits");
+                failed
+            });
+            let read = store.read(|view| {
+                again.set(again.get() + 1);
+                if again.get() == 1 {
+                    begun.send(()).expect("somebody waits");
+                    // Whoever was to let it go on has failed, then.
+                    let _ = go_on.recv();
+                }
+                view.get(&key(1999)).map(|value| value.is_some())
+            });
+            assert!(failing.join().expect("no panic").is_err());
+            assert_eq!((read, again.get()), (Ok(Ok(true)), 2));
+        });
+        assert_eq!(get_all(&store, 2000), Ok(2000));
+    }
+
+    #[test]
+    fn a_batch_that_met_what_cannot_be_read_stores_nothing_and_stops_no_other() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = filled(dir.path(), 2000);
+        store.count();
+        let known = store.census.known();
+        assert!(known.is_some());
+        let remove = |txn: &mut Txn<'_>, number| {
+            // As the cores do, which look before they change.
+            let _of_no_account_here = txn.get(&key(number));
+            txn.delete(key(number));
+        };
+        let all = |txn: &mut Txn<'_>| (0..2000).for_each(|number| remove(txn, number));
+        let failed = store.write(|batch| cut_short(dir.path(), || batch.transact(all)));
+        assert!(matches!(failed, Err(WriteError::Unread(_))), "{failed:?}");
+        // It takes changes, as far as is known, and what is counted stays so.
+        assert_eq!((store.check(), store.census.known()), (Ok(()), known));
+        assert_eq!(get_all(&store, 2000), Ok(2000));
+        let removed = store.write(|batch| batch.transact(|txn| remove(txn, 1999)));
+        assert_eq!((removed, get_all(&store, 2000)), (Ok(()), Ok(1999)));
+        assert_eq!(store.census.known().expect("it is kept")[&Counted::Object], 1999);
+    }
+
+    #[test]
+    fn what_the_disk_cannot_read_is_not_counted_again_at_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = filled(dir.path(), 2000);
+        cut_short(dir.path(), || store.count());
+        assert!(store.census.is_unknown());
+        store.count();
+        assert!(store.census.is_unknown(), "not for minutes");
+        assert_eq!(get_all(&store, 2000), Ok(2000), "but all else is done");
+        *store.counting.lock().expect("no panic") = None;
+        store.count();
+        assert_eq!(store.census.known().expect("it is counted")[&Counted::Object], 2000);
+    }
+
+    /// All readers queue behind who wants to open it again, and he behind a count.
+    #[test]
+    fn a_count_gives_way_to_who_wants_the_database() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = filled(dir.path(), 3 * GIVES_WAY_EVERY as u32);
+        let ((begun, has_begun), (let_go, go_on)) = (mpsc::channel(), mpsc::channel::<()>());
+        thread::scope(|scope| {
+            let store = &store;
+            scope.spawn(move || {
+                store.read(|_| {
+                    begun.send(()).expect("somebody waits");
+                    let _ = go_on.recv();
+                })
+            });
+            has_begun.recv_timeout(Duration::from_secs(60)).expect("it reads");
+            let reopening = scope.spawn(|| {
+                store.useless.store(true, Ordering::Release);
+                store.reopen();
+            });
+            while !store.is_wanted() {
+                thread::yield_now();
+            }
+            // Not even begun: it would wait for who waits.
+            store.count();
+            assert!(store.census.is_unknown() && !reopening.is_finished());
+            let_go.send(()).expect("it waits");
+        });
+        assert!(!store.is_wanted() && !store.is_useless());
+        // One that has begun ends early.
+        store.waiting.fetch_add(1, Ordering::AcqRel);
+        assert_eq!(store.try_count(8).expect("nothing is wrong with it"), None);
+        assert!(store.census.is_unknown());
+        store.waiting.fetch_sub(1, Ordering::AcqRel);
+        // And many of them, one after the other, keep nobody from opening it again and again.
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Acquire) {
+                    store.census.lost();
+                    store.count();
+                }
+            });
+            for _ in 0..20 {
+                store.useless.store(true, Ordering::Release);
+                store.reopen();
+            }
+            stop.store(true, Ordering::Release);
+        });
+        store.census.lost();
+        store.count();
         assert!(store.census.known().is_some());
     }
 

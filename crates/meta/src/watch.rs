@@ -41,10 +41,11 @@ impl Visible for Watched {
 }
 
 impl Watched {
-    /// Records by kind. The first question has them counted; they are left out while that takes longer.
+    /// Records by kind. The first question has them counted; they are left out while that takes longer, and while the store is not well: it
+    /// is opened again and again then, for which a count gives up.
     async fn records(&self, page: &mut Page) {
         let store = self.0.store();
-        if store.census().is_unknown() {
+        if store.census().is_unknown() && store.check().is_ok() {
             let store = Arc::clone(store);
             // Goes on when it takes longer.
             let _ = timeout(REGISTRY_WITHIN, spawn_blocking(move || store.count())).await;
@@ -176,6 +177,7 @@ fn clients(page: &mut Page, registry: &Registry) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{MetaOptions, store::WriteError};
     use steadfast_admin::Format;
     use steadfast_protocol::{
         DeviceId, NodeId,
@@ -215,6 +217,31 @@ mod tests {
         slow(&mut page, &Registry { nodes, ..Registry::default() });
         let text = page.text(Format::Prometheus);
         text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+    }
+
+    /// As on a full disk: the database is opened again at every attempt, and each question to the admin port would have all counted anew.
+    #[tokio::test]
+    async fn nothing_is_counted_while_the_store_takes_no_changes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let service =
+            Service::open(&MetaOptions::new(dir.path(), "127.0.0.1:0")).expect("an empty directory");
+        let watched = Watched(Arc::new(service));
+        let store = watched.0.store();
+        let (file, away) = (dir.path().join("meta.redb"), dir.path().join("away"));
+        std::fs::rename(&file, &away).expect("it is there");
+        let broken = store.write(|_| panic!("as redb does on a page that it cannot read"));
+        assert!(matches!(broken, Err::<(), _>(WriteError::Unread(_))));
+        assert!(matches!(store.write(|_| ()), Err(WriteError::Unwritten(_))));
+        std::fs::rename(&away, &file).expect("it is there");
+        // It is open again, and whether it takes changes is not known.
+        assert_eq!(store.write(|_| ()), Ok(()));
+        assert!(store.check().is_err());
+        watched.metrics().await;
+        assert!(store.census().is_unknown());
+        let change = store.write(|batch| batch.transact(|txn| txn.put(vec![0x20, 1], vec![1])));
+        assert_eq!((change, store.check()), (Ok(()), Ok(())));
+        watched.metrics().await;
+        assert_eq!(store.census().known().expect("it is counted")[&Counted::Object], 1);
     }
 
     #[test]

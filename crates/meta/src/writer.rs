@@ -2,12 +2,17 @@
 //!
 //! While a commit flushes, further changes queue up; they are the next batch. So one client waits for one commit and
 //! sixty-four wait for one or two. Each change runs in a transaction of its own: a refused one leaves nothing in the
-//! batch but its answer.
+//! batch but its answer. Where a batch meets what the disk cannot read, each of its changes is made again by itself: only those fail
+//! that need it.
 //!
 //! Leases are given up after the changes of a batch. Where changes waited for long or were refused, because the store stalled or failed,
 //! or the server was stopped for a while, renewals may have been, too: as after a restart, nothing ends for a whole lease from then on.
 
-use crate::{MetaError, Store, clock::Clock, store::Batch};
+use crate::{
+    MetaError, Store,
+    clock::Clock,
+    store::{Batch, WriteError},
+};
 use std::{
     io,
     path::PathBuf,
@@ -21,10 +26,10 @@ use std::{
 use steadfast_protocol::{
     RequestId, Time,
     message::{Change, MetaAnswer, MetaFault, NodeRecord},
-    meta::{self, Liveness, Moved, Terms},
+    meta::{self, Liveness, Moved, Terms, ViewError},
     policy::Domain,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 /// The most changes in one commit.
 const BATCH_MAX: usize = 512;
@@ -32,14 +37,20 @@ const BATCH_MAX: usize = 512;
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Changes that may wait before senders do.
 const QUEUE_MAX: usize = 1024;
+/// How long the writer rests after the store took no changes. Whoever was refused asks again at once, and the database is opened anew after
+/// each attempt, for which all readers wait. Picked by eye: ten attempts a second, beside which there is time for many reads.
+const RESTS: Duration = Duration::from_millis(100);
 
 /// What came of a change.
 pub type Outcome = Result<MetaAnswer, MetaFault>;
 
+/// The part that a long request has of the memory for such; none for a usual one. Given back once nothing has the request any more.
+pub(crate) type Held = Option<OwnedSemaphorePermit>;
+
 /// Work for the writer.
 #[derive(Debug)]
 enum Job {
-    Change { arrived: Time, id: RequestId, change: Change, answer: oneshot::Sender<Outcome> },
+    Change { arrived: Time, id: RequestId, change: Change, held: Held, answer: oneshot::Sender<Outcome> },
     Expire,
     Stop,
 }
@@ -83,9 +94,14 @@ impl Writer {
     /// # Errors
     /// What stands against it. After [`MetaFault::Store`] its outcome is unknown: ask again under the same id.
     pub async fn change(&self, id: RequestId, change: Change) -> Outcome {
+        self.change_held(id, change, None).await
+    }
+
+    /// The same for a change that may be a long one: the memory is held until it is carried out, whether its sender waits for that or not.
+    pub(crate) async fn change_held(&self, id: RequestId, change: Change, held: Held) -> Outcome {
         let stopping = || MetaFault::Store("the server is stopping".to_owned());
         let (answer, outcome) = oneshot::channel();
-        let job = Job::Change { arrived: self.clock.now(), id, change, answer };
+        let job = Job::Change { arrived: self.clock.now(), id, change, held, answer };
         self.jobs.send(job).await.map_err(|_| stopping())?;
         outcome.await.map_err(|_| stopping())?
     }
@@ -130,15 +146,18 @@ impl Work {
                 jobs.push(job);
             }
             let stop = matches!(jobs.last(), Some(Job::Stop));
-            self.commit(jobs);
+            let taken = self.commit(jobs);
             if stop {
                 return;
+            }
+            if !taken {
+                thread::sleep(RESTS);
             }
         }
     }
 
-    /// One batch: durable, then answered.
-    fn commit(&mut self, jobs: Vec<Job>) {
+    /// One batch: durable, then answered. Whether the store takes changes.
+    fn commit(&mut self, jobs: Vec<Job>) -> bool {
         let now = self.clock.now();
         let waited = |job: &Job| match job {
             Job::Change { arrived, .. } => now.since(*arrived),
@@ -156,29 +175,52 @@ impl Work {
             behind = expire && self.expire(batch, now);
             outcomes
         });
-        self.behind = behind;
+        self.behind = behind && outcomes.is_ok();
+        let changes = jobs.iter().filter(|job| matches!(job, Job::Change { .. })).count();
         match outcomes {
             Ok(outcomes) => {
-                for (job, carried_out) in jobs.into_iter().zip(outcomes) {
-                    if let (Job::Change { answer, change, .. }, Some((outcome, moved))) = (job, carried_out) {
-                        if let Change::RegisterNode(record) = change {
-                            tell_moved(&record, moved);
-                        }
-                        // A client that went away asks again under the same id, or does not care.
-                        let _gone = answer.send(outcome);
-                    }
-                }
+                jobs.into_iter().zip(outcomes).for_each(|(job, carried_out)| answer(job, Ok(carried_out)));
+                true
+            }
+            Err(WriteError::Unread(error)) if changes > 1 || expire => {
+                tracing::debug!(%error, changes, "a batch of changes met what cannot be read: each by itself");
+                self.commit_each(jobs)
             }
             Err(error) => {
                 self.terms.failed(self.clock.now());
-                tracing::debug!(%error, changes = jobs.len(), "a batch of changes failed");
-                for job in jobs {
-                    if let Job::Change { answer, .. } = job {
-                        let _gone = answer.send(Err(MetaFault::Store(error.to_string())));
+                tracing::debug!(%error, changes, "a batch of changes failed");
+                let unread = matches!(error, WriteError::Unread(_));
+                let error = ViewError::from(error);
+                jobs.into_iter().for_each(|job| answer(job, Err(&error)));
+                unread
+            }
+        }
+    }
+
+    /// Each change of a batch in a commit of its own, until the store takes none: what a batch costs then is not to be paid for each. Whether
+    /// it takes changes.
+    fn commit_each(&mut self, jobs: Vec<Job>) -> bool {
+        let mut unwritten = None;
+        for job in jobs.into_iter().filter(|job| matches!(job, Job::Change { .. })) {
+            let carried_out = match unwritten.clone() {
+                Some(error) => Err(WriteError::Unwritten(error)),
+                None => {
+                    let now = self.clock.now();
+                    self.store.write(|batch| self.carry_out(batch, now, &job))
+                }
+            };
+            match carried_out {
+                Ok(carried_out) => answer(job, Ok(carried_out)),
+                Err(error) => {
+                    self.terms.failed(self.clock.now());
+                    if let WriteError::Unwritten(error) = &error {
+                        unwritten = Some(error.clone());
                     }
+                    answer(job, Err(&error.into()));
                 }
             }
         }
+        unwritten.is_none()
     }
 
     fn carry_out(&self, batch: &mut Batch<'_>, now: Time, job: &Job) -> Option<CarriedOut> {
@@ -230,6 +272,24 @@ impl Work {
     }
 }
 
+/// Answers a change, carried out or met by a failure of the store.
+fn answer(job: Job, carried_out: Result<Option<CarriedOut>, &ViewError>) {
+    let Job::Change { answer, change, held, .. } = job else { return };
+    let outcome = match carried_out {
+        Ok(Some((outcome, moved))) => {
+            if let Change::RegisterNode(record) = change {
+                tell_moved(&record, moved);
+            }
+            outcome
+        }
+        Ok(None) => return,
+        Err(error) => Err(MetaFault::Store(error.to_string())),
+    };
+    // A client that went away asks again under the same id, or does not care.
+    let _gone = answer.send(outcome);
+    drop(held);
+}
+
 /// Tells whoever runs the cluster, who alone can mend it.
 fn tell_moved(record: &NodeRecord, moved: Vec<Moved>) {
     for Moved { domain, devices } in moved {
@@ -267,7 +327,8 @@ mod tests {
             count += 1;
             let (answer, outcome) = oneshot::channel();
             let id = RequestId { client: 7, count };
-            (Job::Change { arrived: begun + Duration::from_millis(after_ms), id, change, answer }, outcome)
+            let arrived = begun + Duration::from_millis(after_ms);
+            (Job::Change { arrived, id, change, held: None, answer }, outcome)
         };
         let device = (steadfast_protocol::DeviceId(1), 1 << 30);
         let (address, site) = ("127.0.0.1:1".to_owned(), "here".to_owned());
@@ -292,5 +353,34 @@ mod tests {
         let (late, mut refused) = job(since, Change::Renew { intent });
         work.commit(vec![late]);
         assert_eq!(refused.try_recv().unwrap(), Err(MetaFault::IntentOver(intent)));
+    }
+
+    /// Readers wait each time that it is opened anew.
+    #[test]
+    fn a_store_that_takes_no_changes_is_not_tried_all_the_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(dir.path(), 1 << 20).unwrap());
+        let liveness = Arc::new(RwLock::new(Liveness::new(Time(0), Duration::from_secs(60))));
+        let started = Writer::start(Arc::clone(&store), Terms::default(), Clock::start(), liveness);
+        let (writer, _thread) = started.unwrap();
+        // Its file is gone, and it has to be opened again.
+        let (file, away) = (dir.path().join("meta.redb"), dir.path().join("away"));
+        std::fs::rename(&file, &away).unwrap();
+        let broken = store.write(|_| panic!("as redb does on a page that it cannot read"));
+        assert!(matches!(broken, Err::<(), _>(WriteError::Unread(_))));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let change = |count| {
+            let create = Change::Create { bucket: "data".into(), key: "k".into() };
+            runtime.block_on(writer.change(RequestId { client: 1, count }, create))
+        };
+        let began = std::time::Instant::now();
+        for count in 0..5 {
+            let refused = change(count);
+            assert!(matches!(refused, Err(MetaFault::Store(_))), "{refused:?}");
+        }
+        assert!(began.elapsed() >= 4 * RESTS, "{:?}", began.elapsed());
+        std::fs::rename(&away, &file).unwrap();
+        assert_eq!(change(5), Err(MetaFault::NoBucket("data".into())), "it is back");
+        drop(writer);
     }
 }

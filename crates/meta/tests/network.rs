@@ -8,12 +8,13 @@ use std::{sync::Arc, time::Duration};
 use steadfast_meta::{Meta, MetaError, run};
 use steadfast_net::{CallError, Connection, Open, Options, connect};
 use steadfast_protocol::{
-    ClusterId, RequestId,
+    ClusterId, DeviceId, NodeId, RequestId,
     message::{
-        Change, Fault, Hello, MetaAnswer, MetaFault, MetaRequest, Query, Role, VERSION, decode, encode,
+        Change, Fault, Heartbeat, Hello, MetaAnswer, MetaFault, MetaRequest, NodeRecord, Query, Role,
+        VERSION, decode, encode,
     },
 };
-use support::{begin, begun, block_on, commit, options, setup};
+use support::{begin, begun, block_on, commit, node, options, setup};
 use tokio::sync::oneshot;
 
 fn hello(cluster: Option<ClusterId>) -> Hello {
@@ -159,5 +160,53 @@ fn run_stops_when_told_and_the_directory_is_free_again() {
                 }
             }
         }
+    });
+}
+
+/// A server that was killed and is started again gets another port; a copy of one that runs, which has its name and its devices, does not.
+#[test]
+fn a_server_may_come_back_elsewhere_at_once_and_a_copy_of_one_that_runs_may_not() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let meta = Meta::start(&options(dir.path())).await.unwrap();
+        let address = meta.address().to_string();
+        let connected = async || {
+            let hello = Hello { role: Role::Node(NodeId(1)), ..hello(None) };
+            connect(&address, hello, &Options::default()).await.unwrap().connection
+        };
+        let at = |port: u16| NodeRecord { address: format!("127.0.0.1:{port}"), ..node(1) };
+        let (first, copy) = (connected().await, connected().await);
+        let register = Change::RegisterNode;
+        assert_eq!(change(&first, 1, register(at(1))).await, Ok(MetaAnswer::Done));
+        let beat = || {
+            let (node, devices, activity) = (NodeId(1), Vec::new(), Default::default());
+            encode(&MetaRequest::Heartbeat(Heartbeat { node, devices, activity }))
+        };
+        assert_eq!(call(&first, beat()).await, Ok(MetaAnswer::Heard { registered: true }));
+        let taken = |port: u16| {
+            let (node, device) = (NodeId(1), DeviceId(1));
+            let fault = MetaFault::NodeTaken { node, address: format!("127.0.0.1:{port}"), device };
+            Err(CallError::Fault(Fault::Meta(fault)))
+        };
+        assert_eq!(change(&copy, 2, register(at(2))).await, taken(1));
+        // That of the copy is none by which the server was heard.
+        drop(copy);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(call(&first, beat()).await, Ok(MetaAnswer::Heard { registered: true }));
+        let again = connected().await;
+        assert_eq!(change(&again, 3, register(at(2))).await, taken(1));
+        // It is killed.
+        drop(first);
+        tokio::time::timeout(Duration::from_secs(60), async {
+            let mut count = 4;
+            while let Err(refused) = change(&again, count, register(at(2))).await {
+                assert_eq!(Err(refused), taken(1));
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                count += 1;
+            }
+        })
+        .await
+        .expect("it registers");
+        meta.stop().await;
     });
 }

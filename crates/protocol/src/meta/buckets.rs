@@ -22,7 +22,8 @@ use std::collections::BTreeSet;
 /// The most buckets of a cluster: their list fits into one answer.
 pub const BUCKETS_MAX: u32 = 10_000;
 
-/// Makes a bucket.
+/// Makes a bucket. One whose record is damaged is made again over it, with what it holds: nobody can read, list or remove anything of it
+/// else.
 pub(super) fn create(
     txn: &mut Txn<'_>,
     now: Time,
@@ -32,19 +33,27 @@ pub(super) fn create(
 ) -> Result<MetaAnswer, MetaFault> {
     names::check_bucket(bucket)?;
     check_policy(&policy)?;
-    if txn.get(&keys::bucket(bucket))?.is_some() {
-        return Err(MetaFault::BucketExists(bucket.to_owned()));
-    }
-    let mut counters = Counters::read(txn)?;
-    if counters.buckets >= BUCKETS_MAX {
-        return Err(MetaFault::Invalid(format!(
-            "the cluster has {BUCKETS_MAX} buckets, the most it can have"
-        )));
+    let key = keys::bucket(bucket);
+    match txn.get(&key)? {
+        Some(value) if keys::is_whole(&key, &value) => {
+            return Err(MetaFault::BucketExists(bucket.to_owned()));
+        }
+        Some(damaged) => {
+            txn.left_out(&key, &ViewError::Damaged { what: "bucket", length: damaged.len() });
+        }
+        None => {
+            let mut counters = Counters::read(txn)?;
+            if counters.buckets >= BUCKETS_MAX {
+                return Err(MetaFault::Invalid(format!(
+                    "the cluster has {BUCKETS_MAX} buckets, the most it can have"
+                )));
+            }
+            counters.buckets += 1;
+            counters.write(txn);
+        }
     }
     check_feasible(txn, now, liveness, &policy)?;
-    counters.buckets += 1;
-    counters.write(txn);
-    keys::write(txn, keys::bucket(bucket), &BucketRecord { name: bucket.to_owned(), policy, created: now });
+    keys::write(txn, key, &BucketRecord { name: bucket.to_owned(), policy, created: now });
     Ok(MetaAnswer::Done)
 }
 

@@ -1,6 +1,7 @@
 //! Numbers that are given out once and never again, and the cluster's own record.
 
 use super::{
+    buckets::BUCKETS_MAX,
     keys,
     view::{Txn, View, ViewError},
 };
@@ -69,18 +70,40 @@ impl Counters {
 
 /// More names than are given out between two copies of a store.
 const SKIPPED: u64 = 1 << 40;
+/// More names than are ever given out: what was given, and is gone, leaves no record to know it by.
+const SKIPPED_UNKNOWN: u64 = 1 << 48;
 
 /// The store was put back from an older copy: goes on with names that were not given out since. Segments that were are gone
-/// from now on, which frees what storage servers have of them.
+/// from now on, which frees what storage servers have of them. Where the record of what was given out is damaged, goes on far above all
+/// that there is.
 ///
 /// # Errors
-/// When the store cannot be read or its record does not parse.
+/// When the store cannot be read or its record is of another build.
 pub fn skip_ahead(txn: &mut Txn<'_>) -> Result<(), ViewError> {
+    let key = keys::counters();
+    if let Some(value) = txn.get(&key)?.filter(|value| !keys::is_whole(&key, value)) {
+        txn.left_out(&key, &ViewError::Damaged { what: "counters", length: value.len() });
+        rebuilt(txn)?.write(txn);
+        return Ok(());
+    }
     let Counters { version, segment, intent, epoch, buckets } = Counters::read(txn)?;
     let [version, segment, intent, epoch] =
         [version, segment, intent, epoch].map(|last| last.saturating_add(SKIPPED));
     Counters { version, segment, intent, epoch, buckets }.write(txn);
     Ok(())
+}
+
+/// Counters of a store that does not say any more what it has given out.
+fn rebuilt(view: &dyn View) -> Result<Counters, ViewError> {
+    let segment = keys::last_number(view, |from| keys::segments_from(SegmentId(from)))?;
+    let granted = keys::last_number(view, |from| keys::grants_from(SegmentId(from)))?;
+    let intent = keys::last_number(view, |from| keys::intents_from(IntentId(from)))?;
+    // Versions and epochs name no records. Of each put there is one, as of intents, and of each growth a version: far less than is skipped.
+    let last = segment.max(granted).max(intent).saturating_add(SKIPPED_UNKNOWN);
+    let (from, to) = keys::buckets();
+    let buckets = view.scan(&from, &to, BUCKETS_MAX as usize)?.len();
+    let buckets = u32::try_from(buckets).expect("no more than were asked for");
+    Ok(Counters { version: last, segment: last, intent: last, epoch: last, buckets })
 }
 
 /// The cluster that this store belongs to; absent in an empty store.

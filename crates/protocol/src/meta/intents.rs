@@ -35,6 +35,7 @@ use crate::{
     message::{MetaAnswer, MetaFault, PutBegun},
     policy::Pledge,
 };
+use core::cell::LazyCell;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -276,12 +277,16 @@ fn with_growth(
 /// that change in place, stored anew in their place.
 fn check_same(same_size: bool, before: &[SegmentLayout], after: &[SegmentLayout]) -> Result<(), MetaFault> {
     let data_chunks = |layout: &SegmentLayout| ParityGeometry::of_layout(layout).map(|shape| shape.data);
+    // Every other change waits while thousands are looked through.
+    let names = LazyCell::new(|| before.iter().map(|layout| layout.segment).collect::<BTreeSet<_>>());
     let kept = |(old, new): (&SegmentLayout, &SegmentLayout)| {
-        let anew = matches!(old.code.kind, CodeKind::ReedSolomon { .. })
-            && before.iter().all(|other| other.segment != new.segment)
-            && old.length == new.length
-            && data_chunks(old) == data_chunks(new);
-        old.segment == new.segment || anew
+        let anew = || {
+            matches!(old.code.kind, CodeKind::ReedSolomon { .. })
+                && !names.contains(&new.segment)
+                && old.length == new.length
+                && data_chunks(old) == data_chunks(new)
+        };
+        old.segment == new.segment || anew()
     };
     if same_size && before.len() == after.len() && before.iter().zip(after).all(kept) {
         return Ok(());
@@ -519,4 +524,43 @@ fn check_count(named: u32, more: u32) -> Result<(), MetaFault> {
 fn last_of(first: SegmentId, count: u32) -> SegmentId {
     debug_assert!(count > 0, "a grant of no segments");
     SegmentId(first.0 + u64::from(count) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::CodeSpec;
+
+    fn layout(segment: u64) -> SegmentLayout {
+        let shape = ParityGeometry { chunks: 3, data: 2, blocks: 1, block_bytes: 4096 };
+        SegmentLayout {
+            segment: SegmentId(segment),
+            version: Version(1),
+            epoch: Epoch(1),
+            length: 8192,
+            code: CodeSpec { kind: shape.code(), originals: shape.originals(), seed: 0 },
+            block_bytes: shape.block_bytes,
+            granule_bytes: 4096,
+            holders: Vec::new(),
+        }
+    }
+
+    /// Sixteen times as many as an object has: looked for one by one among each other, they would take minutes.
+    #[test]
+    fn all_segments_of_a_large_object_are_stored_anew_in_no_time() {
+        const SEGMENTS: u64 = 16 * SEGMENTS_PER_PUT_MAX as u64;
+        let before: Vec<SegmentLayout> = (1..=SEGMENTS).map(layout).collect();
+        let mut after: Vec<SegmentLayout> =
+            (1..=SEGMENTS).map(|segment| layout(SEGMENTS + segment)).collect();
+        assert_eq!(check_same(true, &before, &after), Ok(()));
+        assert_eq!(check_same(true, &before, &before), Ok(()));
+        // In the place of another one is not its own.
+        after[0] = layout(SEGMENTS);
+        assert!(check_same(true, &before, &after).is_err());
+        after[0] = layout(1);
+        assert_eq!(check_same(true, &before, &after), Ok(()));
+        assert!(
+            check_same(false, &before, &after).is_err() && check_same(true, &before, &after[1..]).is_err()
+        );
+    }
 }

@@ -287,10 +287,14 @@ pub(super) fn returned(device: DeviceId) -> Key {
     key(RETURNED, &[&device.0.to_be_bytes()])
 }
 
+/// From and to of all segments' records from this one on.
+pub(super) fn segments_from(first: SegmentId) -> (Key, Key) {
+    (segment(first), vec![SEGMENT + 1])
+}
+
 /// From and to of all segments' records after `after`.
 pub(super) fn segments_after(after: Option<SegmentId>) -> (Key, Key) {
-    let first = after.map_or(0, |after| after.0.saturating_add(1));
-    (segment(SegmentId(first)), vec![SEGMENT + 1])
+    segments_from(SegmentId(after.map_or(0, |after| after.0.saturating_add(1))))
 }
 
 /// That a committed segment has fewer chunks than its bucket's code.
@@ -302,6 +306,44 @@ pub(super) fn degraded(segment: SegmentId) -> Key {
 pub(super) fn degraded_after(after: Option<SegmentId>) -> (Key, Key) {
     let first = after.map_or(0, |after| after.0.saturating_add(1));
     (degraded(SegmentId(first)), vec![DEGRADED + 1])
+}
+
+/// The greatest number of which there is a whole record; 0 where there is none. `from` gives from and to of their keys from a number on. A
+/// damaged key may name any number, so those are left out.
+pub(super) fn last_number(view: &dyn View, from: impl Fn(u64) -> (Key, Key)) -> Result<u64, ViewError> {
+    // All whole records lie below.
+    let mut end = from(0).1;
+    loop {
+        let Some((stored, value)) = last_below(view, &from, &end)? else { return Ok(0) };
+        let number = stored.get(1..).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
+        match number {
+            Some(number) if is_whole(&stored, &value) => return Ok(number),
+            _ => {
+                view.left_out(&stored, &ViewError::Damaged { what: "numbered", length: value.len() });
+                end = stored;
+            }
+        }
+    }
+}
+
+/// The last entry below `end` of those from a number on. A view is read forwards only: the number is looked for by halves.
+fn last_below(
+    view: &dyn View,
+    from: impl Fn(u64) -> (Key, Key),
+    end: &[u8],
+) -> Result<Option<(Key, Value)>, ViewError> {
+    let first_from = |number: u64| Ok(view.scan(&from(number).0, end, 1)?.pop());
+    let Some(mut last) = first_from(0)? else { return Ok(None) };
+    // There is one from `low` on, and none behind `high`.
+    let (mut low, mut high) = (0, u64::MAX);
+    while low < high {
+        let middle = high - (high - low) / 2;
+        match first_from(middle)? {
+            Some(found) => (last, low) = (found, middle),
+            None => high = middle - 1,
+        }
+    }
+    Ok(Some(last))
 }
 
 /// The segment of a key of [`segments_after`] or [`degraded_after`].
@@ -340,6 +382,12 @@ pub(super) fn parse<T: DeserializeOwned>(
         }
         _ => Err(damaged),
     }
+}
+
+/// Whether the value at `key` is as it was written, were it by a build whose format this one does not know. One that is not can be written
+/// over: no build reads it.
+pub(super) fn is_whole(key: &[u8], value: &[u8]) -> bool {
+    value.split_at_checked(HEAD_BYTES).is_some_and(|(head, body)| head[1..] == sum(key, body).to_le_bytes())
 }
 
 /// CRC-32C of key and body.

@@ -7,6 +7,9 @@
 //! A node's damaged record is left out of what is known: told so by the answer to its next heartbeat, the node registers
 //! over it.
 //!
+//! A server started again may listen elsewhere, and is told from a copy of one that runs (a machine cloned with its disks, which would serve
+//! the same devices beside it) by the silence before: who sends signs of life has not ended.
+//!
 //! Invariants: a device is served by at most one node; devices of another cluster never enter.
 
 use super::{
@@ -40,6 +43,11 @@ pub const ADDRESS_BYTES_MAX: usize = 255;
 const TEXTS_BYTES_MAX: usize = 64 * DEVICES_MAX;
 /// The longest admin address that is passed on, in bytes.
 const ADMIN_BYTES_MAX: usize = 64;
+/// Whoever was heard so lately runs: three of the signs of life that come twice a second, one of which may be late. A server that is started
+/// again elsewhere within it is refused, and asks again after two seconds; mostly it is not, as its connection has ended ([`Liveness::left`]).
+const RUNS_FOR: Duration = Duration::from_millis(1500);
+/// So many times as long as until a node counts as dead what was heard of it is kept at least.
+const HEARD_KEPT: u32 = 10;
 
 /// Who was heard of when, and what they reported last.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +63,8 @@ pub struct Liveness {
 #[derive(Clone, Debug, PartialEq)]
 struct Heard {
     at: Time,
+    /// When its last sign of life came: none since it registered, or since it left.
+    beat_at: Option<Time>,
     devices: Vec<DeviceReport>,
     activity: NodeActivity,
 }
@@ -67,9 +77,29 @@ impl Liveness {
         Self { started, dead_after, heard, reports }
     }
 
-    /// A node has registered: it lives, and what it reported before is void.
+    /// A node has registered: it lives, and what it reported before is void. Of more nodes than a cluster has, those are forgotten that were
+    /// not heard for long: whoever comes under a new name each time must not fill the memory.
     pub fn registered(&mut self, now: Time, node: NodeId) {
-        self.heard.insert(node, Heard { at: now, devices: Vec::new(), activity: NodeActivity::default() });
+        let (devices, activity) = Default::default();
+        self.heard.insert(node, Heard { at: now, beat_at: None, devices, activity });
+        if self.heard.len() > DEVICES_MAX {
+            let kept = self.dead_after.saturating_mul(HEARD_KEPT);
+            self.heard.retain(|_, heard| now.since(heard.at) < kept);
+        }
+    }
+
+    /// The connection is over by which a node was heard last: it has ended, as far as is known, and may be started again elsewhere. One that
+    /// runs on is heard soon.
+    pub fn left(&mut self, node: NodeId) {
+        if let Some(heard) = self.heard.get_mut(&node) {
+            heard.beat_at = None;
+        }
+    }
+
+    /// Whether a node runs, for it was heard a moment ago.
+    fn runs(&self, node: NodeId, now: Time) -> bool {
+        let beat_at = self.heard.get(&node).and_then(|heard| heard.beat_at);
+        beat_at.is_some_and(|beat_at| now.since(beat_at) < RUNS_FOR)
     }
 
     /// The server goes on at `now` and could hear nobody for a while, for it did not run or its store hung: as after a restart every
@@ -107,7 +137,7 @@ impl Liveness {
     pub fn heard(&mut self, at: Time, heartbeat: Heartbeat) {
         let Heartbeat { node, devices, activity } = heartbeat;
         if self.heard.get(&node).is_none_or(|heard| heard.at <= at) {
-            self.heard.insert(node, Heard { at, devices, activity });
+            self.heard.insert(node, Heard { at, beat_at: Some(at), devices, activity });
         }
     }
 
@@ -393,17 +423,25 @@ fn release(txn: &mut Txn<'_>, node: NodeId, device: DeviceId) -> Result<(), View
 }
 
 /// A server that comes back serves what it did, from wherever it listens now. One that calls itself like a live one and serves
-/// less has a disk that was moved: each would take the other's devices off the record at every heartbeat.
+/// less has a disk that was moved: each would take the other's devices off the record at every heartbeat. One that serves as much while the
+/// other is heard is a copy of it: both would change the same devices, each its own.
 fn check_one(view: &dyn View, now: Time, liveness: &Liveness, record: &NodeRecord) -> Result<(), MetaFault> {
     let Some(before) = read(view, record.node)?.filter(|before| before.address != record.address) else {
         return Ok(());
     };
     let is_here = |device: DeviceId| record.devices.iter().any(|&(here, _)| here == device);
-    match before.devices.iter().find(|&&(device, _)| !is_here(device)) {
-        Some(&(device, _)) if liveness.is_alive(record.node, now) => {
+    let elsewhere = before.devices.iter().find(|&&(device, _)| !is_here(device));
+    let taken = match elsewhere {
+        Some(device) if liveness.is_alive(record.node, now) => Some(device),
+        // Without devices there is nothing that two could serve.
+        _ if liveness.runs(record.node, now) => before.devices.first(),
+        _ => None,
+    };
+    match taken {
+        Some(&(device, _)) => {
             Err(MetaFault::NodeTaken { node: record.node, address: before.address, device })
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
@@ -452,4 +490,27 @@ fn check_record(view: &dyn View, record: &NodeRecord) -> Result<(), MetaFault> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_come_under_a_new_name_each_time_do_not_fill_the_memory() {
+        let second = |seconds: u64| Time(seconds * 1_000_000_000);
+        let mut liveness = Liveness::new(second(0), Duration::from_secs(5));
+        liveness.registered(second(0), NodeId(0));
+        let names = 4 * DEVICES_MAX as u64;
+        for name in 1..=names {
+            liveness.registered(second(name), NodeId(name.into()));
+            assert!(liveness.heard.len() <= DEVICES_MAX, "{} after {name}", liveness.heard.len());
+        }
+        // What was heard lately is there, and all of a cluster, however long that is silent.
+        let last = NodeId(names.into());
+        assert!(liveness.is_alive(last, second(names + 4)));
+        let mut liveness = Liveness::new(second(0), Duration::from_secs(5));
+        (0..8).for_each(|name| liveness.registered(second(name * 3600), NodeId(name.into())));
+        assert_eq!(liveness.heard.len(), 8);
+    }
 }

@@ -6,10 +6,10 @@ use crate::{
 };
 use core::cell::RefCell;
 use steadfast_protocol::{
-    DeviceId, NodeId, SegmentId,
+    DeviceId, NodeId, RequestId, SegmentId,
     message::{Change, DeviceState, MetaAnswer, MetaFault, Query, SegmentState},
     meta::{
-        self, MemoryStore, View, ViewError,
+        self, MemoryStore, Txn, View, ViewError, transact,
         view::{Key, Value},
     },
 };
@@ -250,4 +250,84 @@ fn a_device_whose_standing_is_damaged_drains_and_can_be_told_anything() {
     set(&mut world, DeviceState::Draining, 0).unwrap();
     let looked = arrivals(&world).expect("it drains");
     assert_eq!(set(&mut world, DeviceState::Removed, looked), Ok(MetaAnswer::Done));
+}
+
+/// What it says of the bucket's policy is lost; what the bucket holds is not.
+#[test]
+fn a_bucket_whose_record_is_damaged_is_made_again_over_it_with_what_it_holds() {
+    let mut world = World::six();
+    world.put("k", 100);
+    let counters = |world: &World| world.store.get(&[0x01]).unwrap();
+    let (before, record) = (counters(&world), key(0x10, b"data"));
+    assert_eq!(world.create("data", "rateless"), Err(MetaFault::BucketExists("data".into())));
+    world.spoil(&record);
+    assert!(world.lookup("k").is_err() && world.remove("k").is_err());
+    let view = Watched { store: &world.store, left_out: RefCell::default() };
+    let create = Change::CreateBucket { bucket: "data".into(), policy: "rateless".parse().unwrap() };
+    let (id, liveness) = (RequestId { client: 9, count: 1 }, &world.liveness);
+    let made = meta::change(&mut Txn::new(&view), world.now, &world.terms, liveness, id, &create);
+    assert_eq!((made, view.left_out.into_inner()), (Ok(MetaAnswer::Done), vec![record.clone()]));
+    assert_eq!(world.change(create), Ok(MetaAnswer::Done));
+    assert!(world.lookup("k").is_ok());
+    // It is no further bucket: the count of them is as before, and ends with it.
+    assert_eq!(counters(&world), before);
+    world.remove("k").unwrap();
+    assert_eq!(world.change(Change::RemoveBucket { bucket: "data".into() }), Ok(MetaAnswer::Done));
+    // Nor is a policy that nothing meets taken because of that.
+    world.create("data", "rateless").unwrap();
+    world.spoil(&record);
+    assert!(matches!(world.create("data", "stripe:devices=9"), Err(MetaFault::PolicyUnmet { .. })));
+}
+
+/// One that another build wrote is whole, and is nobody's to write over.
+#[test]
+fn a_bucket_of_an_unknown_format_is_left_alone() {
+    let mut world = World::six();
+    let record = key(0x10, b"data");
+    let mut value = world.store.get(&record).unwrap().unwrap();
+    value[0] += 1;
+    world.store.apply([(record.clone(), Some(value.clone()))].into());
+    assert_eq!(world.create("data", "rateless"), Err(MetaFault::BucketExists("data".into())));
+    assert_eq!(world.store.get(&record), Ok(Some(value)));
+}
+
+/// A store that was put back, and does not say what it has given out: nothing of that is given out again.
+#[test]
+fn a_store_put_back_whose_counters_are_damaged_goes_on_above_all_that_there_is() {
+    let mut world = World::six();
+    assert_eq!(world.create("other", "stripe"), Ok(MetaAnswer::Done));
+    let stored = world.put("k", 100);
+    let pending = world.begin("pending", 7);
+    let counters = vec![0x01];
+    let whole = world.store.get(&counters).unwrap();
+    world.spoil(&counters);
+    assert!(world.change(Change::BeginPut { bucket: "data".into(), key: "l".into(), segments: 1 }).is_err());
+    // A record whose key is damaged would name any number.
+    let wrong = [segment_key(0x30, SegmentId(u64::MAX - 9)), key(0x42, b"short")];
+    let value = world.store.get(&segment_key(0x30, stored.segments[0])).unwrap();
+    world.store.apply([(wrong[0].clone(), value), (wrong[1].clone(), Some(vec![1]))].into());
+    let view = Watched { store: &world.store, left_out: RefCell::default() };
+    let (skipped, writes) = transact(&view, meta::skip_ahead);
+    assert_eq!(skipped, Ok(()));
+    assert_eq!(view.left_out.into_inner(), [std::slice::from_ref(&counters), &wrong[..]].concat());
+    world.store.apply(writes);
+    world.store.apply(wrong.map(|key| (key, None)).into());
+    let next = world.begin("l", 1);
+    let above = pending.segments[6].0 + (1 << 48);
+    assert_eq!((next.segments[0].0, next.intent.0), (above + 1, above + 1));
+    assert_eq!((next.version.0, next.epoch.0), (above + 1, above + 1));
+    assert!(world.commit(&next, &[100]).is_ok() && world.lookup("k").is_ok());
+    // Buckets are counted: as many may be removed and made as before.
+    assert_eq!(world.change(Change::RemoveBucket { bucket: "other".into() }), Ok(MetaAnswer::Done));
+    // What was given since the copy was made is gone; what is under way is not.
+    let segments = [SegmentId(above - 5), pending.segments[0], stored.segments[0]];
+    let states = world.states(&segments, 1);
+    assert_eq!(states[..2], [SegmentState::Gone, SegmentState::Pending]);
+    assert!(matches!(states[2], SegmentState::Committed { .. }));
+    // Whole ones are not looked past, however the store is put back.
+    world.store.apply([(counters, whole)].into());
+    let (skipped, writes) = transact(&world.store, meta::skip_ahead);
+    assert_eq!(skipped, Ok(()));
+    world.store.apply(writes);
+    assert_eq!(world.begin("m", 1).segments[0].0, pending.segments[6].0 + (1 << 40) + 1);
 }

@@ -283,3 +283,39 @@ fn a_live_server_loses_neither_its_name_nor_its_other_devices_to_one_that_has_a_
     world.pass(Duration::from_secs(2));
     assert_eq!(world.register(&at("elsewhere:1", &[1])), Ok(MetaAnswer::Done));
 }
+
+/// As when a virtual machine is cloned with its disks while it runs.
+#[test]
+fn a_copy_of_a_server_that_runs_does_not_take_its_name_and_one_started_again_elsewhere_does() {
+    let mut world = World::six();
+    let at = |address: &str| NodeRecord { address: address.to_owned(), ..node_record(1, &[1]) };
+    let (here, there) = (at("here:1"), at("there:1"));
+    world.register(&here).unwrap();
+    let taken = MetaFault::NodeTaken { node: NodeId(1), address: here.address.clone(), device: DeviceId(1) };
+    let beats = |world: &mut World| assert!(beat(world, 1, vec![report(1, DeviceHealth::Ok)]).is_ok());
+    // It says that it lives twice a second; the copy tries again and again.
+    for _ in 0..20 {
+        beats(&mut world);
+        world.pass(Duration::from_millis(500));
+        assert_eq!(world.register(&there), Err(taken.clone()));
+        assert_eq!(nodes(&world)[0].record.address, here.address);
+        world.pass(Duration::from_millis(1));
+    }
+    // It may itself register anew.
+    assert_eq!(world.register(&here), Ok(MetaAnswer::Done));
+    beats(&mut world);
+    assert_eq!(world.register(&there), Err(taken.clone()));
+    // It was killed, and is started again at another port: it asks again after 2 s.
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.register(&there), Ok(MetaAnswer::Done));
+    // Of the new one nothing was heard so far, and what was heard of the one before is void.
+    assert_eq!(world.register(&here), Ok(MetaAnswer::Done));
+    // Or it is known at once that it has ended, until it is heard after all.
+    beats(&mut world);
+    world.liveness.left(NodeId(1));
+    assert!(nodes(&world)[0].alive);
+    beats(&mut world);
+    assert_eq!(world.register(&there), Err(taken));
+    world.liveness.left(NodeId(1));
+    assert_eq!(world.register(&there), Ok(MetaAnswer::Done));
+}
