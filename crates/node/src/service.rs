@@ -320,8 +320,9 @@ impl Service {
                 unless_gone(opened, stream, rows).await
             }
             NodeRequest::Fence { device, segment } => {
+                let served = self.device(device)?;
                 let op = Op::Fence { segment, epoch: opened.epoch };
-                self.change(device, opened, stream, class, op).await.map(|_| NodeAnswer::Done)
+                unless_gone(opened, stream, self.fence(&served, class, op)).await
             }
             NodeRequest::Status => Ok(NodeAnswer::Status(NodeStatus {
                 devices: self.devices.all().iter().map(|device| report::device(device)).collect(),
@@ -397,6 +398,19 @@ impl Service {
             Ok(Err(error)) => Err(failed(error.to_string())),
             Err(error) => Err(failed(error.to_string())),
         }
+    }
+
+    /// Refuses older epochs, durably. Where that was done under a later one whoever asks counts on it as well, and that may have been served a
+    /// moment ago.
+    async fn fence(&self, device: &ServedDevice, class: LanePriority, op: Op) -> Result<NodeAnswer, Fault> {
+        let failed = |error| Fault::Node(fault(device.id, error));
+        let Err(refused) = operation(self, device, class, op).await.map_err(failed) else {
+            return Ok(NodeAnswer::Done);
+        };
+        if matches!(refused, Fault::Node(NodeFault::StaleEpoch { .. })) {
+            operation(self, device, class, Op::Barrier).await.map_err(failed)?;
+        }
+        Err(refused)
     }
 
     /// One operation of a lane, unless the asker goes away or its deadline passes first.

@@ -310,7 +310,8 @@ impl Host {
 
     fn heard(&mut self, event: Event) {
         // A stream that is opened and ended again and again is no work: the segment may be gone, or a parity chunk unable. Nor is what
-        // may never be done.
+        // may never be done, however often it is asked for: while it stays its streams do, and who waits behind its changes waits for it.
+        let is_in_vain = matches!(event, Event::Begin) && !self.is_level();
         let idle = matches!(
             event,
             Event::Link {
@@ -324,7 +325,7 @@ impl Host {
                 ..
             }
         );
-        if !idle {
+        if !(idle || is_in_vain) {
             self.busy_at = Instant::now();
         }
         match event {
@@ -644,7 +645,7 @@ impl Host {
             LinkEvent::Heard(LogEvent::Record { .. } | LogEvent::NotHeld { .. }, _) => {}
             // Also what is stamped: it may never be committed, and storing the segment anew begins with a fence.
             LinkEvent::Heard(LogEvent::HeldUp, _) => {
-                let why = "changes of another chunk hold up its log, and whoever made those is gone";
+                let why = "changes of another chunk hold up its log, and whoever made those is gone or stands still";
                 self.fail_all(&not_in_place(self.chunk.segment, why));
             }
             LinkEvent::Reached => self.window.reached(parity),

@@ -70,8 +70,8 @@ const CROWDED_IDLE_MAX: Duration = Duration::from_millis(500);
 /// When to come back where there are too many: one of them may leave by then. Picked by eye.
 const CROWDED_RETRY_MS: u32 = 100;
 
-/// A merge that is not made by then waits for somebody who does not come, or stands behind too many; a chunk that was not quiet by
-/// then is in use. Picked by eye, more than a host without anybody waits ([`IDLE_MAX`]).
+/// A merge that is not made by then stands behind too many, and of a device that has not given a reserve back by then nobody knows when it
+/// does. Picked by eye, more than a host without anybody waits ([`IDLE_MAX`]).
 const QUIET_MAX: Duration = Duration::from_secs(30);
 
 /// The hosts of a node.

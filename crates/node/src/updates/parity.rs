@@ -4,8 +4,10 @@ mod held_up;
 mod in_place;
 mod inflow;
 mod records;
+mod reserve;
 
 pub(super) use inflow::forward;
+pub(crate) use reserve::Shrunk;
 
 use super::{
     CROWDED_IDLE_MAX, Chunk, Hosts, IDLE_MAX, Updates, damaged_parity,
@@ -18,6 +20,7 @@ use super::{
 };
 use crate::devices::ServedDevice;
 use bytes::Bytes;
+use reserve::ToShrink;
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
@@ -35,7 +38,7 @@ use steadfast_protocol::{
     policy,
     serve::parity_log::{
         Behind, ChunkNumber, Difference, Entry, Haste, Held, Mode, Overwrite, Overwrites, ParityAction,
-        ParityChunk, ParityInput, ParityOf, ParityState, Shrinking, Upkeep, held_bytes,
+        ParityChunk, ParityInput, ParityOf, ParityState, Upkeep, held_bytes,
     },
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -70,16 +73,6 @@ pub(super) enum Event {
     Merge { left_bytes: oneshot::Sender<u64> },
     /// The reserve is to have only so many bytes.
     Shrink { reserve_bytes: u64, shrunk: oneshot::Sender<Shrunk> },
-}
-
-/// What became of a reserve that was to shrink.
-pub(crate) enum Shrunk {
-    /// It has.
-    Done,
-    /// Its log is in use, or it cannot be done now.
-    NotNow,
-    /// It would be of no use: it needs so many bytes, or none.
-    TooSmall { least_bytes: u64 },
 }
 
 /// What the lane was asked.
@@ -178,10 +171,9 @@ pub(super) struct Host {
     merging: bool,
     /// Tells a merge whether somebody waits for it, or soon will.
     haste: watch::Sender<Haste>,
-    /// Who waits for a merge that need not hurry.
-    asked_to_merge: Vec<oneshot::Sender<u64>>,
-    /// The bytes that the reserve is to have, and who waits for that.
-    asked_to_shrink: Option<(u64, oneshot::Sender<Shrunk>)>,
+    /// Who waits for a merge that need not hurry, and since when.
+    asked_to_merge: Vec<(Time, oneshot::Sender<u64>)>,
+    asked_to_shrink: Option<ToShrink>,
     /// What one data chunk may have uncommitted.
     window_bytes: u64,
     /// Answers that a stream may wait for.
@@ -410,12 +402,13 @@ impl Host {
 
     /// Does what is due; whether nothing was for long.
     fn tick(&mut self, updates: &Arc<Updates>) -> bool {
-        self.asked_to_merge.retain(|asked| !asked.is_closed());
+        self.asked_to_merge.retain(|(_, asked)| !asked.is_closed());
         let device = &self.chunk.device;
         let due = self.upkeep.merge_due(self.now(), &self.core, device.merges.may_begin(&device.lane));
         if due || !self.asked_to_merge.is_empty() {
             self.core.handle(ParityInput::MergeDue);
         }
+        self.give_up_merging();
         self.shrink();
         self.overwrites.again();
         self.overwrite();
@@ -446,13 +439,13 @@ impl Host {
                 }
             }
             Event::Merge { left_bytes } => {
-                self.asked_to_merge.push(left_bytes);
+                self.asked_to_merge.push((self.now(), left_bytes));
                 if self.core.log().len() == 0 {
                     self.tell_merged();
                 }
             }
             Event::Shrink { reserve_bytes, shrunk } => {
-                self.asked_to_shrink = Some((reserve_bytes, shrunk));
+                self.asked_to_shrink = Some(ToShrink { reserve_bytes, since: self.now(), shrunk });
                 self.shrink();
             }
         }
@@ -512,34 +505,6 @@ impl Host {
                 }
                 // Nobody waits any more: the next look at reserves finds it.
                 let _ = shrunk.send(if answer.is_ok() { Shrunk::Done } else { Shrunk::NotNow });
-            }
-        }
-    }
-
-    /// Whoever waits for a merge learns what the log takes.
-    fn tell_merged(&mut self) {
-        for asked in self.asked_to_merge.drain(..) {
-            // Nobody waits any more.
-            let _ = asked.send(self.core.logged_bytes());
-        }
-    }
-
-    /// Gives the end of the reserve back once it may be.
-    fn shrink(&mut self) {
-        let Some((reserve_bytes, shrunk)) = self.asked_to_shrink.take().filter(|(_, it)| !it.is_closed())
-        else {
-            return;
-        };
-        let (now, writing, data) = (self.now(), self.asked > 0, self.chunk.shape.data);
-        match self.upkeep.shrink(now, &self.core, writing, data, reserve_bytes) {
-            Shrinking::Now => {
-                let (segment, epoch) = (self.chunk.segment, self.core.epoch());
-                self.ask(Asked::Shrink { shrunk }, Op::ShrinkReserve { segment, epoch, reserve_bytes });
-            }
-            Shrinking::Later => self.asked_to_shrink = Some((reserve_bytes, shrunk)),
-            Shrinking::TooSmall { least_bytes } => {
-                // Nobody waits any more: the next look at reserves asks again.
-                let _ = shrunk.send(Shrunk::TooSmall { least_bytes });
             }
         }
     }
@@ -781,11 +746,6 @@ impl Host {
                 }
             }
         }
-    }
-
-    /// Whether somebody waits for its reserve.
-    fn is_asked_for(&self) -> bool {
-        !self.asked_to_merge.is_empty() || self.asked_to_shrink.is_some()
     }
 
     fn ask(&mut self, asked: Asked, op: Op) {

@@ -34,6 +34,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+/// Who has no room for a question is asked again after this at most, however much later it would like that: whoever reads waits for ten times
+/// as long. Picked by eye.
+const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Parity chunks of a device that others are asked about before anybody reads them, at a time. Picked by eye: nobody waits for it.
 const LOOKS_AHEAD: usize = 2;
 
@@ -92,9 +95,11 @@ impl Returned {
         }
     }
 
-    /// Begins to ask about a chunk that is at `version`, and what is to be done first.
+    /// Begins to ask about a chunk that is at `version`, and what is to be done first. Whoever waited for its turn does so no longer, and hears
+    /// how long it waits yet.
     fn inquire(&self, segment: SegmentId, version: u64) -> (Inquiry, Vec<InquiryAction>) {
         let mut known = self.lock();
+        known.waited_for.remove(&segment);
         let mut inquiry = Inquiry::new(self.now(), &mut known.levels, segment, version);
         let actions = known.actions_of(&mut inquiry, segment);
         (inquiry, actions)
@@ -258,19 +263,20 @@ async fn find_out(
                 InquiryAction::Locate => {
                     asking.spawn(async move {
                         let located = located(&updates, device, segment).await;
-                        InquiryInput::Located(located)
+                        Heard::Input(InquiryInput::Located(located))
                     });
                 }
                 InquiryAction::AskVersions { device: holder } => {
-                    asking.spawn(async move {
-                        let held = versions_at(&updates, holder, segment).await;
-                        InquiryInput::Versions { device: holder, held }
-                    });
+                    asking.spawn(versions_of(updates, holder, segment, Duration::ZERO));
                 }
                 InquiryAction::AskOwn => {
                     asking.spawn(async move {
-                        let held = versions_at(&updates, id, segment).await;
-                        InquiryInput::Own { held }
+                        loop {
+                            match versions_at(&updates, id, segment).await {
+                                Ok(held) => return Heard::Input(InquiryInput::Own { held }),
+                                Err(NoRoom { pause }) => sleep(pause).await,
+                            }
+                        }
                     });
                 }
                 InquiryAction::Level { device: holder, epoch } => {
@@ -290,13 +296,29 @@ async fn find_out(
             }
         }
         let within = inquiry.wake_at().map(|at| at.since(returned.now()));
-        let input = first(&mut asking, within).await;
+        let input = match first(&mut asking, within).await {
+            Heard::Input(input) => input,
+            Heard::Refused { holder, pause } => {
+                asking.spawn(versions_of(updates.clone(), holder, segment, pause));
+                InquiryInput::Refused { device: holder }
+            }
+        };
         actions = returned.tell(&mut inquiry, segment, input);
     }
 }
 
+/// What comes of what an inquiry wants done.
+enum Heard {
+    Input(InquiryInput),
+    /// The node of another chunk has no room for the question, and is to be asked again after this pause.
+    Refused {
+        holder: DeviceId,
+        pause: Duration,
+    },
+}
+
 /// The first answer that is there within this time, or that there is none.
-async fn first(asking: &mut JoinSet<InquiryInput>, within: Option<Duration>) -> InquiryInput {
+async fn first(asking: &mut JoinSet<Heard>, within: Option<Duration>) -> Heard {
     let answer = async {
         match asking.join_next().await {
             Some(answer) => answer.expect("asking does not panic"),
@@ -305,7 +327,7 @@ async fn first(asking: &mut JoinSet<InquiryInput>, within: Option<Duration>) -> 
         }
     };
     match within {
-        Some(within) => timeout(within, answer).await.unwrap_or(InquiryInput::Tick),
+        Some(within) => timeout(within, answer).await.unwrap_or(Heard::Input(InquiryInput::Tick)),
         None => answer.await,
     }
 }
@@ -323,15 +345,29 @@ async fn located(
     }
 }
 
-/// What a node says that its chunk holds; one that has no room for the question now is asked again, for as long as answers are heard.
+/// Asks the node of another chunk what that holds, after a pause.
+async fn versions_of(updates: Arc<Updates>, holder: DeviceId, segment: SegmentId, after: Duration) -> Heard {
+    sleep(after).await;
+    match versions_at(&updates, holder, segment).await {
+        Ok(held) => Heard::Input(InquiryInput::Versions { device: holder, held }),
+        Err(NoRoom { pause }) => Heard::Refused { holder, pause },
+    }
+}
+
+/// A node has no room for a question now, and is to be asked again after this pause.
+struct NoRoom {
+    pause: Duration,
+}
+
+/// What a node says that its chunk holds, where it has room for the question.
 async fn versions_at(
     updates: &Updates,
     holder: DeviceId,
     segment: SegmentId,
-) -> Result<ChunkVersions, Unsaid> {
+) -> Result<Result<ChunkVersions, Unsaid>, NoRoom> {
     let mut has_moved = false;
     loop {
-        let Some(connection) = updates.peers.connection(holder).await else { return Err(Unsaid::Silent) };
+        let Some(connection) = updates.peers.connection(holder).await else { return Ok(Err(Unsaid::Silent)) };
         let request = NodeRequest::ChunkVersions { device: holder, segment };
         let open = Open {
             body: message::encode(&request),
@@ -342,13 +378,14 @@ async fn versions_at(
         };
         match connection.call(open).await {
             Ok((body, _)) => {
-                return match message::decode(&body) {
+                return Ok(match message::decode(&body) {
                     Ok(NodeAnswer::ChunkVersions(versions)) => Ok(versions),
                     _ => Err(Unsaid::Fault),
-                };
+                });
             }
             Err(CallError::Fault(Fault::Refused { retry_after_ms, .. })) => {
-                sleep(Duration::from_millis(retry_after_ms.max(1).into())).await;
+                let wished = Duration::from_millis(retry_after_ms.max(1).into());
+                return Err(NoRoom { pause: wished.min(REFUSED_PAUSE_MAX) });
             }
             // Its device may be served elsewhere by now.
             Err(CallError::Fault(Fault::Node(NodeFault::UnknownDevice(_)))) if !has_moved => {
@@ -359,8 +396,8 @@ async fn versions_at(
                 CallError::Lost(_)
                 | CallError::TimedOut
                 | CallError::Fault(Fault::DeadlinePassed | Fault::Cancelled),
-            ) => return Err(Unsaid::Silent),
-            Err(CallError::Fault(_)) => return Err(Unsaid::Fault),
+            ) => return Ok(Err(Unsaid::Silent)),
+            Err(CallError::Fault(_)) => return Ok(Err(Unsaid::Fault)),
         }
     }
 }
@@ -379,5 +416,18 @@ mod tests {
         returned.level(SegmentId(7));
         assert!(learned.has_changed().is_err(), "its sender is gone");
         assert!(other.has_changed().is_ok_and(|changed| !changed));
+    }
+
+    /// Else they would wait for the others' answers for as long as a turn may take.
+    #[test]
+    fn who_waits_for_a_turn_hears_when_it_comes() {
+        let (returned, segment) = (Returned::default(), SegmentId(7));
+        assert_eq!(returned.before_read(segment).0, BeforeRead::Ask);
+        let (first, turn) = returned.before_read(segment);
+        let BeforeRead::Wait { until } = first else { panic!("nobody was asked: {first:?}") };
+        let _inquiry = returned.inquire(segment, 4);
+        assert!(turn.expect("it is waited for").has_changed().is_err(), "its sender is gone");
+        let next = returned.before_read(segment).0;
+        assert!(matches!(next, BeforeRead::Wait { until: sooner } if sooner < until), "{next:?}");
     }
 }

@@ -5,6 +5,7 @@
 //! that whoever does not wait for them is seen to.
 
 mod ends;
+mod fences;
 mod logs;
 mod merges;
 mod reserves;

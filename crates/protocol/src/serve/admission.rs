@@ -143,6 +143,8 @@ const NEWCOMERS_SHARE: u64 = 4;
 /// Bounds on when a refused client is told to come back: not so soon that asking is work of its own, not so late
 /// that it gives up on a node that was busy for a moment. Picked by eye.
 const RETRY_AFTER: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
+/// The same where a place is all that is missing, and nothing tells how fast those come back. Picked by eye: some short requests' time.
+const RETRY_PLACE: Duration = Duration::from_millis(20);
 
 impl Default for Limits {
     /// 1024 streams: 64 clients of 16 devices; queues of 64 MiB, most of a second of a rotating disk; 32 MiB of
@@ -389,11 +391,12 @@ impl Admission {
     }
 }
 
-/// Refuses until `excess_bytes` are worked off at `bytes_per_s` (0 where unknown).
+/// Refuses until `excess_bytes` are worked off at `bytes_per_s` (0 where unknown); for want of a place, where there are none.
 pub(super) fn refused(excess_bytes: u64, bytes_per_s: u64) -> Fault {
-    let wait = match bytes_per_s {
-        0 => RETRY_AFTER.1,
-        rate => Duration::from_secs_f64(excess_bytes as f64 / rate as f64),
+    let wait = match (excess_bytes, bytes_per_s) {
+        (0, 0) => RETRY_PLACE,
+        (_, 0) => RETRY_AFTER.1,
+        (excess, rate) => Duration::from_secs_f64(excess as f64 / rate as f64),
     };
     let wait = wait.clamp(RETRY_AFTER.0, RETRY_AFTER.1);
     Fault::Refused {

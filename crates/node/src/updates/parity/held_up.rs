@@ -1,5 +1,5 @@
-//! What holds a log up, or keeps all from reserving: the node of that data chunk is asked to level it; and where it is gone, whoever waits is
-//! told.
+//! What holds a log up, or keeps all from reserving: the node of that data chunk is asked to level it; and where it is gone, or stands still,
+//! whoever waits is told.
 
 use super::{Host, Link};
 use crate::updates::{Updates, recover};
@@ -23,7 +23,8 @@ impl Host {
             (self.has_to_level, self.levelled_at) = (false, Some(Instant::now()));
         }
         let before = before.filter(|_| is_due);
-        let Some(number) = before.or_else(|| self.upkeep.ask_to_level(self.now(), &self.core)) else {
+        let (now, wants) = (self.now(), !self.asked_to_merge.is_empty());
+        let Some(number) = before.or_else(|| self.upkeep.ask_to_level(now, &self.core, wants)) else {
             return;
         };
         let (chunk, asking) = (self.chunk.clone(), updates.clone());

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        Hosts, Updates,
+        HOSTS_MAX, Hosts, Updates,
         data::Event,
         host::{Host, Lane, Running},
         medium,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::devices::ServedDevice;
 use bytes::Bytes;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use steadfast_disk::{Op, OpError, OpOutput, Priority, SegmentId};
 use steadfast_protocol::message::Fault;
 use tokio::sync::mpsc;
@@ -85,5 +85,35 @@ async fn a_data_chunk_whose_own_device_has_no_room_says_so() {
     assert!(matches!(reserved, Ok(OpOutput::Reserved { bytes: 1.. })), "{reserved:?}");
     let said = make(&life, &update()).await.unwrap_err().to_string();
     assert!(said.contains("its device has no room"), "{said}");
+    life.end().await;
+}
+
+/// Its device, or one with parity, stands still: what it keeps open would have others wait for it.
+#[tokio::test]
+async fn a_host_that_cannot_level_leaves_however_often_it_is_asked_to() {
+    let life = life().await;
+    let updates = &life.service.updates;
+    make(&life, &update()).await.unwrap();
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    let still = Box::new(move |_: Result<OpOutput, OpError>| assert!(waits.recv().is_err()));
+    life.device(SHAPE.data).lane.submit(life.service.lane_stream(), Priority::Normal, Op::Barrier, still);
+    // Whoever asked gives up.
+    let made = tokio::time::timeout(Duration::from_millis(200), make(&life, &update())).await;
+    assert!(made.is_err(), "{made:?}");
+    // There are many, so that it need not be as long.
+    let mut others = Vec::new();
+    for segment in (100..).take(HOSTS_MAX / 4).map(SegmentId) {
+        updates.data.tell(device_of(0), segment, Event::Begin, |events, _| others.push(events)).unwrap();
+    }
+    let is_there = || updates.data.lock().contains_key(&(device_of(0), SEGMENT));
+    assert!(is_there());
+    let left = async {
+        while is_there() {
+            updates.begin(life.device(0), SEGMENT);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), left).await.expect("it leaves");
+    drop((others, go_on));
     life.end().await;
 }

@@ -1,7 +1,7 @@
 //! Streams of differences as the node of a data chunk opens them, against the host of a parity chunk.
 
 use super::{
-    super::{CROWDED_IDLE_MAX, HOSTS_MAX, IDLE_MAX, medium, parity, rows},
+    super::{CROWDED_IDLE_MAX, HOSTS_MAX, IDLE_MAX, QUIET_MAX, medium, parity, rows},
     *,
 };
 use steadfast_net::{Event, Open, Stream};
@@ -296,23 +296,22 @@ async fn a_host_that_a_later_life_superseded_says_so() {
     life.end().await;
 }
 
-/// A data chunk's node dies before it says what is committed: updates of the others, which cannot be merged before that, do not wait for as
-/// long as their clients have patience.
-#[tokio::test]
-async fn who_waits_behind_a_change_whose_sender_is_gone_is_told_so() {
+/// A data chunk's node dies before it says what is committed, or its disk hangs and its process `stays`: updates of the others, which cannot be
+/// merged before that, are answered `within` this time.
+async fn updates_behind_a_change(stays: bool, within: Duration) {
     let life = life().await;
     let mut log = Log::open(&life).await;
     log.ask(LATE);
     log.hear().await;
     log.difference(LATE, 1);
     assert_eq!(log.hear().await, LogEvent::Acked { through: 1 });
-    drop(log);
+    let _stays = stays.then_some(log);
     for round in 0..2 {
         let mut made = 0;
         let told = loop {
             let bytes = Bytes::from(vec![made as u8; UPDATE_BYTES_MAX as usize]);
             let update = Update { chunk: u32::from(CHUNK) + 1, offset: 0, bytes, version: None };
-            let answer = tokio::time::timeout(Duration::from_secs(5), make(&life, &update)).await;
+            let answer = tokio::time::timeout(within, make(&life, &update)).await;
             match answer.expect("the update is answered") {
                 Ok(_) => made += 1,
                 Err(told) => break told,
@@ -322,6 +321,17 @@ async fn who_waits_behind_a_change_whose_sender_is_gone_is_told_so() {
         assert!(matches!(told, Fault::Node(NodeFault::NotInPlace { .. })), "round {round}: {told:?}");
     }
     life.end().await;
+}
+
+/// Not for as long as their clients have patience.
+#[tokio::test]
+async fn who_waits_behind_a_change_whose_sender_is_gone_is_told_so() {
+    updates_behind_a_change(false, Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn who_waits_behind_a_change_whose_sender_stands_still_is_told_so() {
+    updates_behind_a_change(true, Duration::from_secs(30)).await;
 }
 
 #[tokio::test]
@@ -409,6 +419,30 @@ async fn who_is_refused_room_for_what_a_crash_left_has_that_levelled() {
     };
     let granted = tokio::time::timeout(Duration::from_secs(10), granted).await;
     assert_eq!(granted.expect("nobody levels it"), ROOM);
+    life.end().await;
+}
+
+/// What lies in a log since before a restart is committed, as its data chunk's node says once it is asked; what nobody can say so of nobody
+/// waits for long, as thousands may come after it.
+#[tokio::test]
+async fn who_wants_a_log_merged_waits_for_who_knows_what_is_committed_and_for_nobody_else() {
+    let first = life().await;
+    let update = Update { chunk: CHUNK.into(), offset: 0, bytes: Bytes::from_static(b"new"), version: None };
+    make(&first, &update).await.unwrap();
+    let images = first.power_loss(|_| true);
+    first.end().await;
+    let life = Life::begin(images, SHAPE.chunks).await;
+    let merge = || life.service.updates.merge(life.device(PARITY), SEGMENT);
+    assert_eq!(merge().await, Some(0));
+    // Of a life that the data chunk's node cannot have.
+    let mut log = Log::open(&life).await;
+    log.ask(LATE);
+    log.hear().await;
+    log.difference(LATE, 2);
+    assert_eq!(log.hear().await, LogEvent::Acked { through: 2 });
+    drop(log);
+    let merged = tokio::time::timeout(QUIET_MAX / 2, merge()).await;
+    assert_eq!(merged.expect("nobody says that it is committed"), None);
     life.end().await;
 }
 

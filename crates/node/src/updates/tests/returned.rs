@@ -6,7 +6,10 @@ use steadfast_disk::ExtentInfo;
 use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
     IndexRanges, Time,
-    message::{NodeAnswer, NodeFault, NodeRequest, Priority as Class, ReadPiece, ReadRows, RowsAt, Want},
+    message::{
+        ChunkVersions, NodeAnswer, NodeFault, NodeRequest, Priority as Class, ReadPiece, ReadRows, RowsAt,
+        Want,
+    },
     serve::parity_log::{BeforeRead, Levels},
 };
 
@@ -330,6 +333,50 @@ async fn parity_that_was_moved_is_asked_where_it_is() {
     let Ok(OpOutput::Described(Some(extent))) = described else { panic!("it is there: {described:?}") };
     let read = crate::updates::returned::before_read(&life.service, &device, &extent).await;
     assert!(read.as_ref().is_err_and(lacks_changes), "{read:?}");
+    life.end().await;
+}
+
+/// The address of a server that has no room for the first question about each device, and would like to be asked again long after a read has
+/// patience; of the data chunk, it says then, two changes are known.
+async fn crowded_server() -> String {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let greeting = hello(Role::Node(NODE), Some(CLUSTER));
+    let refused: Arc<Mutex<Vec<DeviceId>>> = Arc::default();
+    tokio::spawn(server.serve(greeting, Options::default(), move |connected| {
+        let refused = refused.clone();
+        async move {
+            let mut incoming = connected.incoming;
+            while let Some((opened, stream)) = incoming.next().await {
+                let NodeRequest::ChunkVersions { device, .. } = message::decode(&opened.body).unwrap() else {
+                    stream.fail(&Fault::Node(NodeFault::UnknownDevice(device_of(SHAPE.data))));
+                    continue;
+                };
+                let is_first = !refused.lock().unwrap().contains(&device);
+                if is_first {
+                    refused.lock().unwrap().push(device);
+                    let reason = RefusalReason::Overloaded;
+                    stream.fail(&Fault::Refused { reason, retry_after_ms: 60_000 });
+                } else {
+                    let versions = ChunkVersions { version: 0, held: vec![(CHUNK as u16, 2)] };
+                    stream.end(message::encode(&NodeAnswer::ChunkVersions(versions))).unwrap();
+                }
+            }
+        }
+    }));
+    address
+}
+
+/// Whoever reads would have what is there else, and nobody else would be asked the next time.
+#[tokio::test]
+async fn parity_that_has_no_room_for_a_question_is_asked_again_in_time() {
+    let life = come_back(true).await;
+    let address = crowded_server().await;
+    for parity in SHAPE.data..SHAPE.chunks {
+        life.service.updates.peers.is_served_at(device_of(parity), address.clone());
+    }
+    let told = asked(&life, &rows(RowsAt::Newest)).await;
+    assert!(told.as_ref().is_err_and(lacks_changes), "{told:?}");
     life.end().await;
 }
 

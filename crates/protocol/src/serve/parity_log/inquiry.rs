@@ -27,7 +27,7 @@
 //! no time to; a parity chunk that was found to lack changes is served only once it was found to have them; [`InquiryAction::Over`] is the last action, and comes at [`Levels::HEARD_FOR`] at the latest, where the metadata server has
 //! said by then whether it knows where the chunks lie.
 //!
-//! Left out: how nodes are asked, and asked again that have no room for it; connections that are lost.
+//! Left out: how nodes are asked, and when those are again that have no room for it ([`InquiryInput::Refused`]); connections that are lost.
 
 use super::{Asked, ChunkNumber, Levels};
 use crate::{DeviceId, Epoch, SegmentId, Time, layout::ParityGeometry, message::ChunkVersions};
@@ -107,6 +107,11 @@ pub enum InquiryInput {
         /// What it holds.
         held: Result<ChunkVersions, Unsaid>,
     },
+    /// The node that was asked by [`InquiryAction::AskVersions`] has no room for that now, and is asked again: it is there.
+    Refused {
+        /// Of which device.
+        device: DeviceId,
+    },
     /// The answer to [`InquiryAction::AskOwn`].
     Own {
         /// What the chunk itself holds.
@@ -153,6 +158,8 @@ pub enum InquiryAction {
 enum Awaited {
     /// It has said nothing.
     Answer,
+    /// It has said that it has no room for the question.
+    Room,
     /// It has said what it holds of data chunks, with which this parity chunk is compared.
     Comparison {
         theirs: Vec<(ChunkNumber, u64)>,
@@ -214,7 +221,7 @@ impl Asking {
     fn next_look(&self) -> Option<Time> {
         let again = self.waited_for.values().filter_map(|awaited| match awaited {
             Awaited::Comparison { again, .. } => Some(*again),
-            Awaited::Answer => None,
+            Awaited::Answer | Awaited::Room => None,
         });
         again.min().filter(|_| !self.is_own_asked)
     }
@@ -268,6 +275,7 @@ impl Inquiry {
         match input {
             InquiryInput::Located(found) => self.located(now, levels, found),
             InquiryInput::Versions { device, held } => self.said(now, levels, device, held),
+            InquiryInput::Refused { device } => self.refused(now, levels, device),
             InquiryInput::Own { held } => self.compare(now, levels, &held),
             InquiryInput::Tick => self.tick(now, levels),
         }
@@ -363,7 +371,7 @@ impl Inquiry {
     ) {
         let Step::Asking(Asking { located, waited_for, .. }) = &mut self.step else { return };
         let Some(awaited) = waited_for.get_mut(&device) else { return };
-        if *awaited != Awaited::Answer {
+        if matches!(awaited, Awaited::Comparison { .. }) {
             return;
         }
         if !matches!(held, Err(Unsaid::Silent)) {
@@ -383,6 +391,15 @@ impl Inquiry {
             }
         };
         self.settle(now, levels, device, holds);
+    }
+
+    /// The node of another chunk has no room for the question: that may last, and it is not silent for it.
+    fn refused(&mut self, now: Time, levels: &mut Levels, device: DeviceId) {
+        let Step::Asking(Asking { waited_for, .. }) = &mut self.step else { return };
+        if let Some(awaited @ (Awaited::Answer | Awaited::Room)) = waited_for.get_mut(&device) {
+            *awaited = Awaited::Room;
+            levels.told(now, Asked::Chunk(device), true);
+        }
     }
 
     /// Looks at the parity chunk itself, where it is time for that.

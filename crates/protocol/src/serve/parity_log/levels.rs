@@ -2,15 +2,15 @@
 //! last write that never was), whose checksums are as right as when it was the newest.
 //!
 //! ```text
-//!            first read         all have answered, none has more
-//!   unknown ───────────▶ Asking ─────────────────────────────────▶ Level
-//!      ▲                 │ │ │  ▲                                    ▲
-//!      │ a while later   │ │ │  └─ a while later ── SoFar            │ its host has brought it forward
-//!      └──── InVain ◀────┘ │ └── some have, none more ─▲             │
-//!          none has yet    └──── one has more ──▶ Behind ────────────┤
-//!                                                   │ the logs have merged what it lacks
-//!                                                   ▼
-//!                                                Outdated
+//!            first read         its turn         all have answered, none has more
+//!   unknown ───────────▶ Queued ─────────▶ Asking ─────────────────────────────────▶ Level
+//!      ▲                                   │ │ │  ▲                                    ▲
+//!      │ a while later                     │ │ │  └─ a while later ── SoFar            │ its host has brought it forward
+//!      └─────────────────────── InVain ◀───┘ │ └── some have, none more ─▲             │
+//!                          none has yet      └──── one has more ──▶ Behind ────────────┤
+//!                                                                     │ the logs have merged what it lacks
+//!                                                                     ▼
+//!                                                                  Outdated
 //! ```
 //!
 //! What was acknowledged every parity chunk or its log has. So before a chunk that was ever changed is read for the first time since its
@@ -80,6 +80,8 @@ pub enum Asked {
 /// What is known of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
+    /// It is to have its turn by then: nobody is asked about it yet, and whoever reads it waits.
+    Queued { until: Time },
     /// Others are asked about it; whoever reads it waits until then. Where only some answer, that is done again so long after.
     Asking { until: Time, again: Duration },
     /// Nobody has answered.
@@ -110,7 +112,8 @@ impl Levels {
     /// How long a read waits. Picked by eye: as long as updates wait for parity that is out of reach; a node answers, and a host begins and
     /// fetches what is lacking, in some milliseconds.
     pub const PATIENCE: Duration = Duration::from_secs(1);
-    /// How long answers are heard that nobody waits for any more: until who reads next asks anew.
+    /// How long answers are heard that nobody waits for any more: until who reads next asks anew. And how long a chunk waits for its turn,
+    /// before who reads it asks anew for that.
     pub const HEARD_FOR: Duration = AGAIN;
 
     /// Somebody is about to read a chunk that was changed.
@@ -120,9 +123,9 @@ impl Levels {
         match known {
             Some(Standing::Level) => BeforeRead::Serve,
             Some(Standing::Outdated) => BeforeRead::Refuse,
-            Some(Standing::Asking { until, .. } | Standing::Behind { until }) if now < until => {
-                BeforeRead::Wait { until }
-            }
+            Some(
+                Standing::Queued { until } | Standing::Asking { until, .. } | Standing::Behind { until },
+            ) if now < until => BeforeRead::Wait { until },
             Some(Standing::Behind { until: since }) if now.since(since) < AGAIN => BeforeRead::Refuse,
             Some(Standing::Lagging { since }) if now.since(since) < LAGGING_AGAIN => BeforeRead::Refuse,
             // It is refused as before, where that is not long ago.
@@ -138,13 +141,14 @@ impl Levels {
             Some(Standing::SoFar { since, again }) if now.since(since) < again && nobody_is_back(since) => {
                 BeforeRead::Serve
             }
+            // It is read as it was before.
+            Some(Standing::SoFar { again, .. }) => {
+                let again = (2 * again).min(SO_FAR_AGAIN_MAX);
+                self.put(segment, Standing::Asking { until: now, again });
+                BeforeRead::Ask
+            }
             _ => {
-                let (until, again) = match known {
-                    // It is read as it was before.
-                    Some(Standing::SoFar { again, .. }) => (now, (2 * again).min(SO_FAR_AGAIN_MAX)),
-                    _ => (now + Self::PATIENCE, AGAIN),
-                };
-                self.put(segment, Standing::Asking { until, again });
+                self.put(segment, Standing::Queued { until: now + Self::HEARD_FOR });
                 BeforeRead::Ask
             }
         }
@@ -173,12 +177,15 @@ impl Levels {
         }
     }
 
-    /// It is a chunk's turn to be asked about: whoever waits for that still does so from now on, and not for the turn alone.
-    pub(super) fn begun(&mut self, now: Time, segment: SegmentId) {
-        if let Some(Standing::Asking { until, .. }) = self.chunks.get_mut(&segment)
-            && now < *until
-        {
-            *until = now + Self::PATIENCE;
+    /// It is a chunk's turn to be asked about: whoever waits for that does so from now on for as long as a read, however late it comes.
+    pub(in crate::serve) fn begun(&mut self, now: Time, segment: SegmentId) {
+        let later = now + Self::PATIENCE;
+        match self.chunks.get_mut(&segment) {
+            Some(queued @ Standing::Queued { .. }) => {
+                *queued = Standing::Asking { until: later, again: AGAIN };
+            }
+            Some(Standing::Asking { until, .. }) if now < *until => *until = later,
+            _ => {}
         }
     }
 
@@ -195,6 +202,8 @@ impl Levels {
             // Its host knows better, and may have stamped more since, or is about to.
             Some(Standing::Level | Standing::Outdated | Standing::Behind { .. }) => return false,
             Some(Standing::Asking { until, again }) => (until, again),
+            // Of a question before the one that waits for its turn: whoever waits is not done with it, nor has waited for a host.
+            Some(Standing::Queued { .. }) => (now + Self::PATIENCE, AGAIN),
             Some(Standing::SoFar { again, .. }) => (now, again),
             Some(Standing::InVain { .. } | Standing::Lagging { .. }) | None => (now, AGAIN),
         };
@@ -203,10 +212,15 @@ impl Levels {
             highest = highest.max(held);
             all &= held.is_some();
         }
-        if highest.is_none() && matches!(self.chunks.get(&segment), Some(Standing::Lagging { .. })) {
+        match self.chunks.get(&segment) {
             // Nobody says that it has them by now.
-            self.put(segment, Standing::Lagging { since: now });
-            return false;
+            Some(Standing::Lagging { .. }) if highest.is_none() => {
+                self.put(segment, Standing::Lagging { since: now });
+                return false;
+            }
+            // They may be back, and are asked once more.
+            Some(Standing::Queued { .. }) if highest.is_none() => return false,
+            _ => {}
         }
         let is_behind = highest.is_some_and(|highest| highest > version);
         let standing = match highest {
@@ -224,7 +238,13 @@ impl Levels {
     /// for them, and an inquiry that tells what became of that.
     pub fn may_lag(&mut self, now: Time, segment: SegmentId) {
         let is_open = |standing: &Standing| {
-            matches!(standing, Standing::Asking { .. } | Standing::SoFar { .. } | Standing::InVain { .. })
+            matches!(
+                standing,
+                Standing::Queued { .. }
+                    | Standing::Asking { .. }
+                    | Standing::SoFar { .. }
+                    | Standing::InVain { .. }
+            )
         };
         if self.chunks.get(&segment).is_none_or(is_open) {
             self.put(segment, Standing::Asking { until: now + Self::PATIENCE, again: AGAIN });

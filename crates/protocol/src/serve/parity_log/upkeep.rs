@@ -5,7 +5,8 @@
 //! rests ([`Lull`](crate::serve::Lull)); how much is committed its node learns from the data chunks' nodes. One that died, or lost
 //! its connection, before it said so, and whose chunk nobody changes since, leaves a record that stays and holds up all behind it:
 //! its node is asked to level, which ends with saying so. Where that does not help and the node is gone, whoever waits is told: storing the
-//! segment anew is the way around it. One that is only slow is waited for, as that would make it slower.
+//! segment anew is the way around it. One that is only slow is waited for, as that would make it slower: one of its changes after the other
+//! comes to be committed. One of which none does for a while is as good as gone: its disk hangs, and its process lives and keeps the connection.
 
 use super::{ChunkNumber, ParityChunk};
 use crate::{Time, policy};
@@ -25,6 +26,8 @@ const LEVEL_AGAIN_MAX: Duration = Duration::from_secs(300);
 /// Updates that wait for so long behind a record whose sender is gone are made otherwise. Picked by eye, as those that find no room
 /// ([`super::UpdateWindow::tick`]): a process that is started again is back sooner.
 const HELD_UP_MAX: Duration = Duration::from_secs(3);
+/// The same where its sender is there. Picked by eye: a disk whose queue is full flushes in less, and clients have more patience.
+const STANDS_STILL_MAX: Duration = Duration::from_secs(6);
 
 /// What is to become of a reserve that is to shrink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +62,17 @@ pub struct Upkeep {
     asked_at: Time,
     /// The record that was asked about, and how often.
     asked_for: Option<(u64, u32)>,
-    /// The record whose sender is gone and that updates wait behind, and since when.
-    held_up: Option<(u64, Time)>,
+    /// The record that updates wait behind.
+    held_up: Option<HeldUp>,
+}
+
+/// A record that is not known to be committed and that updates wait behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct HeldUp {
+    sequence: u64,
+    since: Time,
+    /// Since when its sender is gone, where it is.
+    gone: Option<Time>,
 }
 
 impl Upkeep {
@@ -100,10 +112,10 @@ impl Upkeep {
     }
 
     /// The data chunk whose node is to be asked to level: the log's first record is of it, and not known to be committed, though
-    /// nothing was appended for long, or it keeps what others append from being merged. Its chunk may be level, and only this node has not
-    /// heard. Asked again after as long, and ever less often.
-    pub fn ask_to_level(&mut self, now: Time, core: &ParityChunk) -> Option<ChunkNumber> {
-        let waited_for = self.haste(core) != Haste::None;
+    /// nothing was appended for long, or it keeps what others append, or what somebody `wants` merged, from being that. Its chunk may be level,
+    /// and only this node has not heard. Asked again after as long, and ever less often.
+    pub fn ask_to_level(&mut self, now: Time, core: &ParityChunk, wants: bool) -> Option<ChunkNumber> {
+        let waited_for = wants || self.haste(core) != Haste::None;
         let under_way = now.since(self.appended_at) < LEVEL_AFTER && !waited_for;
         let first = match core.is_held_back() {
             true => core.first_uncommitted()?,
@@ -113,7 +125,7 @@ impl Upkeep {
         let times =
             self.asked_for.filter(|(sequence, _)| *sequence == first.sequence).map_or(0, |(_, times)| times);
         let doubled = |after: Duration| after.saturating_mul(1 << times.saturating_sub(1).min(16));
-        let again = match (core.is_held_back(), waited_for) {
+        let again = match (wants || core.is_held_back(), waited_for) {
             (true, _) => doubled(HELD_BACK_AFTER).min(LEVEL_AFTER),
             (false, true) => LEVEL_AFTER,
             (false, false) => doubled(LEVEL_AFTER).min(LEVEL_AGAIN_MAX),
@@ -126,30 +138,31 @@ impl Upkeep {
     }
 
     /// Whether updates have waited for so long behind a record that is not known to be committed that they are to be made otherwise.
-    /// `is_there` says whether the node that sent the record is: then it will say so, however long that takes.
+    /// `is_there` says whether the node that sent the record is: one that only makes slow progress says so with another record each time.
     pub fn is_held_up(&mut self, now: Time, core: &ParityChunk, is_there: bool) -> bool {
-        let Some(first) = core.first_uncommitted().filter(|_| core.is_held_back() && !is_there) else {
+        let Some(first) = core.first_uncommitted().filter(|_| core.is_held_back()) else {
             self.held_up = None;
             return false;
         };
-        match self.held_up {
-            Some((sequence, since)) if sequence == first.sequence => now.since(since) > HELD_UP_MAX,
-            _ => {
-                self.held_up = Some((first.sequence, now));
-                false
-            }
-        }
+        // Its sender commits in the order that it sent in: while this record is not, none of its others here is.
+        let same = self.held_up.filter(|held_up| held_up.sequence == first.sequence);
+        let mut held_up = same.unwrap_or(HeldUp { sequence: first.sequence, since: now, gone: None });
+        held_up.gone = if is_there { None } else { held_up.gone.or(Some(now)) };
+        self.held_up = Some(held_up);
+        now.since(held_up.since) > STANDS_STILL_MAX
+            || held_up.gone.is_some_and(|gone| now.since(gone) > HELD_UP_MAX)
     }
 
     /// Whether the reserve of a segment of so many data chunks may shrink to `to_bytes`, where `writing` says whether the log is being
-    /// written to. Only one that is empty may, and once nobody used it for a while: what is on its way was sent by whoever knew it
-    /// larger. One with less than the largest planned change takes would refuse what was planned when it had more: it keeps so much, or
-    /// nothing.
+    /// written to, and `used` whether it was in this life, or somebody is greeted who may. Only one that is empty may, and where it was used
+    /// once nobody did for a while: what is on its way was sent by whoever knew it larger. One with less than the largest planned change
+    /// takes would refuse what was planned when it had more: it keeps so much, or nothing.
     pub fn shrink(
         &self,
         now: Time,
         core: &ParityChunk,
         writing: bool,
+        used: bool,
         data: u32,
         to_bytes: u64,
     ) -> Shrinking {
@@ -157,7 +170,7 @@ impl Upkeep {
         if to_bytes > 0 && to_bytes < least_bytes {
             return Shrinking::TooSmall { least_bytes };
         }
-        let quiet = !writing && core.log().len() == 0 && self.is_quiet(now);
+        let quiet = !writing && core.log().len() == 0 && (!used || self.is_quiet(now));
         if quiet { Shrinking::Now } else { Shrinking::Later }
     }
 }

@@ -57,6 +57,21 @@ fn no_connection_takes_all_places() {
     }
 }
 
+/// A place comes back with the next answer; a device whose speed nobody knows may take long.
+#[test]
+fn who_is_refused_a_place_alone_is_to_come_back_soon() {
+    let mut admission = Admission::new(Limits { streams_max: 4, ..Limits::default() });
+    let refused = loop {
+        if let Err(refused) = admission.admit_of(1, Priority::Control, Load::default()) {
+            break refused;
+        }
+    };
+    assert!(matches!(refused, Fault::Refused { retry_after_ms: 5..=100, .. }), "{refused:?}");
+    let queued = Load { queued_bytes: 64 << 20, ..Load::default() };
+    let refused = admission.admit_of(1, Priority::Foreground, queued);
+    assert!(matches!(refused, Err(Fault::Refused { retry_after_ms: 2000, .. })), "{refused:?}");
+}
+
 #[test]
 fn a_full_queue_says_when_it_is_worked_off() {
     let mut admission =

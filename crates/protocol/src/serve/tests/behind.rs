@@ -231,7 +231,10 @@ fn what_is_behind_an_uncommitted_record_is_bounded_for_each_chunk() {
     assert!(upkeep.merge_due(Time(0), &world.logs[0], false));
     let soon = Time(0) + Duration::from_millis(10);
     assert_eq!(
-        (upkeep.ask_to_level(Time(0), &world.logs[0]), upkeep.ask_to_level(soon, &world.logs[0])),
+        (
+            upkeep.ask_to_level(Time(0), &world.logs[0], false),
+            upkeep.ask_to_level(soon, &world.logs[0], false)
+        ),
         (None, Some(0))
     );
     // It waits for the other one, and whoever asks does not wait for it.

@@ -248,6 +248,28 @@ fn who_was_silent_a_moment_ago_is_not_asked_beside_others_before_it_is_back() {
     assert_eq!(script.read(20), BeforeRead::Ask);
 }
 
+/// It has no room for the question for longer than a read waits: it is there all the same.
+#[test]
+fn who_has_no_room_for_the_question_is_not_told_as_silent() {
+    let mut levels = Levels::default();
+    // It was, some time ago; the question finds out whether it is back.
+    levels.told(at(0), Asked::Chunk(device(3)), false);
+    let mut script = Script::begin_by(levels, at(6000), CHUNK, 0);
+    assert_eq!(script.actions(), [InquiryAction::Locate]);
+    assert_eq!(script.locate(6001), [ask(2), ask(3), ask(4)]);
+    for millis in [6010, 6110] {
+        assert_eq!(script.tell(at(millis), InquiryInput::Refused { device: device(3) }), NOTHING);
+        assert!(!script.is_silent(millis, 3));
+    }
+    assert_eq!(script.said(6120, 2, [4, 9]), NOTHING);
+    assert_eq!(script.wake(7000), [InquiryAction::GiveTurn, LEARNED]);
+    assert_eq!(script.wake(7000), NOTHING);
+    assert_eq!([2, 3, 4].map(|chunk| script.is_silent(7000, chunk)), [false, false, true]);
+    // What it says once it has room counts as any late answer does.
+    let told = script.said(7500, 3, [5, 9]);
+    assert_eq!(told, [LEARNED, InquiryAction::BringForward, InquiryAction::Over]);
+}
+
 #[test]
 fn a_silent_metadata_server_keeps_no_other_chunk_from_its_turn() {
     let mut script = Script::begin(0);
@@ -360,6 +382,7 @@ fn a_silent_data_chunk_is_waited_for_as_long_as_a_read() {
         // Nobody who knows has answered for it: who asks next waits once more.
         let mut levels = script.levels.clone();
         assert_eq!(levels.before_read(at(6000), CHUNK), BeforeRead::Ask);
+        levels.begun(at(6000), CHUNK);
         assert_eq!(levels.before_read(at(6000), CHUNK), BeforeRead::Wait { until: at(7000) });
         assert_eq!(script.wake(1000), NOTHING);
         assert_eq!([0, 1].map(|chunk| script.is_silent(1000, chunk)), [true, false]);

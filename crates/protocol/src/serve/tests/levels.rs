@@ -14,9 +14,31 @@ fn at(millis: u64) -> Time {
 fn asked() -> Levels {
     let mut levels = Levels::default();
     assert_eq!(levels.before_read(at(0), CHUNK), BeforeRead::Ask);
+    levels.begun(at(0), CHUNK);
     assert_eq!(levels.before_read(at(10), CHUNK), BeforeRead::Wait { until: at(1000) }, "it is asked once");
     assert_eq!(levels.before_read(at(10), SegmentId(8)), BeforeRead::Ask, "others are others");
     levels
+}
+
+/// Many others are asked about before it.
+#[test]
+fn a_chunk_whose_turn_is_late_is_not_read_before_anybody_was_asked() {
+    let mut levels = Levels::default();
+    assert_eq!(levels.before_read(at(0), CHUNK), BeforeRead::Ask);
+    assert_eq!(levels.before_read(at(1500), CHUNK), BeforeRead::Wait { until: at(5000) });
+    // What a question before this one comes to, in which nobody has answered, is no answer.
+    assert!(!levels.answered(at(1550), CHUNK, 4, [None, None]));
+    let (mut forgotten, mut before) = (levels.clone(), levels.clone());
+    levels.begun(at(1600), CHUNK);
+    assert_eq!(levels.before_read(at(1600), CHUNK), BeforeRead::Wait { until: at(2600) });
+    assert_eq!(levels.before_read(at(2600), CHUNK), BeforeRead::Serve, "nobody has answered");
+    // One that comes to more does.
+    assert!(before.answered(at(1550), CHUNK, 4, [None, Some(5)]));
+    assert_eq!(before.before_read(at(1550), CHUNK), BeforeRead::Wait { until: at(2550) });
+    // Whoever was to ask has given up.
+    assert_eq!(forgotten.before_read(at(4999), CHUNK), BeforeRead::Wait { until: at(5000) });
+    assert_eq!(forgotten.before_read(at(5000), CHUNK), BeforeRead::Ask);
+    assert_eq!(forgotten.before_read(at(5000), CHUNK), BeforeRead::Wait { until: at(10_000) });
 }
 
 #[test]
@@ -70,6 +92,7 @@ fn what_was_read_without_those_that_are_back_is_asked_for_again() {
         assert_eq!(levels.before_read(at(1100), CHUNK), BeforeRead::Serve);
         levels.told(at(1200), parity, true);
         assert_eq!(levels.before_read(at(1200), CHUNK), BeforeRead::Ask, "{held:?}");
+        levels.begun(at(1200), CHUNK);
         // That it answers from then on is no news.
         assert!(!levels.answered(at(1210), CHUNK, 4, held));
         levels.told(at(1210), parity, true);
@@ -104,6 +127,7 @@ fn one_that_lacks_changes_is_waited_for_then_refused_and_read_once_it_has_them()
     }
     // Who names more may be gone by then: what is there is all there is.
     assert_eq!(levels.before_read(at(6000), CHUNK), BeforeRead::Ask);
+    levels.begun(at(6000), CHUNK);
     assert!(!levels.answered(at(6010), CHUNK, 4, [None, None]));
     assert_eq!(levels.before_read(at(6010), CHUNK), BeforeRead::Serve);
 }
@@ -134,6 +158,7 @@ fn parity_that_lacks_changes_is_refused_at_once_and_also_while_it_is_asked_for_a
     assert!(!alone.answered(at(2500), CHUNK, 0, [None]));
     assert_eq!(alone.before_read(at(2500), CHUNK), BeforeRead::Refuse);
     assert_eq!(alone.before_read(at(3_600_000), CHUNK), BeforeRead::Ask);
+    alone.begun(at(3_600_000), CHUNK);
     assert!(!alone.answered(at(3_600_010), CHUNK, 0, [None]));
     assert_eq!(alone.before_read(at(3_600_010), CHUNK), BeforeRead::Serve);
 }
