@@ -10,13 +10,15 @@
 //!
 //! All of them read what they must, write blocks under a new segment's name until the durability rule holds for them and
 //! those that stay, and commit a layout that lists both: readers see the object before or after, whole. A client that dies
-//! leaves an intent that ends, blocks that are swept, and segments that cannot be changed in place until that end. Where another
-//! writer is first the change is made again on the new version, a few times.
+//! leaves an intent that ends, blocks that are swept, and segments that cannot be changed in place until that end; one whose caller drops it
+//! tidies up behind that. Where another writer is first the change is made again on the new version, a few times.
 //!
 //! Left out: which blocks an update touches, which are dropped, and where others go (`steadfast_protocol::plan`).
 
 mod bytes;
 mod error;
+#[cfg(test)]
+pub(crate) mod faked;
 mod fences;
 mod gather;
 mod in_place;
@@ -110,7 +112,7 @@ impl Client {
     async fn amend(
         &self,
         (bucket, key): (&str, &str),
-        left: &Left,
+        left: &Left<'_>,
         once: impl AsyncFnMut(&Self, ObjectStat) -> Result<AmendReport, AmendError>,
     ) -> Result<AmendReport, AmendError> {
         self.amend_within(self.options.patience, (bucket, key), left, once).await
@@ -121,12 +123,12 @@ impl Client {
         &self,
         patience: Duration,
         (bucket, key): (&str, &str),
-        left: &Left,
+        left: &Left<'_>,
         once: impl AsyncFnMut(&Self, ObjectStat) -> Result<AmendReport, AmendError>,
     ) -> Result<AmendReport, AmendError> {
         let made = self.amend_in_turn(patience, (bucket, key), once).await;
         if made.is_err() {
-            self.reopen((bucket, key), left).await;
+            left.reopen().await;
         }
         made
     }

@@ -29,6 +29,10 @@ use tokio::task::JoinSet;
 
 /// How long a node may take to say something short.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// The part of the time that is left after which one that refuses is asked again at the latest, and the least pause: however long it says,
+/// it is asked some more times, as the room that it lacks may be there any moment.
+const REFUSED_PART: u32 = 4;
+const REFUSED_PAUSE_MIN: Duration = Duration::from_millis(1);
 
 /// What became of the end of a segment's updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,14 +71,14 @@ impl Client {
         };
         let segment = layout.segment;
         let ask = |device| (NodeRequest::Fence { device, segment }, epoch);
-        let answers = self.ask_all(&holders, ask).await;
+        let answers = self.ask_all(&holders, ANSWERS_WITHIN, ask).await;
         let fence = Fence::of(shape, &answers)?;
         let device = |chunk: u32| holders[chunk as usize];
         // Who said nothing would be waited for once more in vain.
         let silent = holders.iter().zip(&answers);
         let silent = silent.filter(|(_, answer)| matches!(answer, Err(Cause::Unreachable(_))));
         let silent: BTreeSet<DeviceId> = silent.map(|(device, _)| *device).collect();
-        let said = self.chunk_versions(segment, &holders, &silent, |_| Epoch(0)).await;
+        let said = self.chunk_versions(segment, &holders, (&silent, ANSWERS_WITHIN), |_| Epoch(0)).await;
         let versions: Vec<Option<ChunkVersions>> = said.iter().map(|said| said.clone().ok()).collect();
         let leaves = |chunk: u32| leaving.contains(&device(chunk));
         let changed = fence.changed(&versions, leaves);
@@ -103,7 +107,7 @@ impl Client {
         // Under that epoch a fence ends nothing that the layout has not ended.
         let segment = layout.segment;
         let ask = |device| (NodeRequest::Fence { device, segment }, layout.epoch);
-        let answers = self.ask_all(&holders, ask).await;
+        let answers = self.ask_all(&holders, ANSWERS_WITHIN, ask).await;
         let fenced = answers.iter().filter_map(|answer| match answer {
             Err(Cause::Fault(Fault::Node(NodeFault::StaleEpoch { current, .. }))) => Some(*current),
             _ => None,
@@ -143,18 +147,19 @@ impl Client {
         Ok(bytes)
     }
 
-    /// What the nodes of all chunks hold, or why they do not say, each asked under its epoch; those on devices `excluded` are not asked.
+    /// What the nodes of all chunks hold, or why they do not say, each asked under its epoch, and again for so long where it has no room for
+    /// that; those on devices `excluded` are not asked.
     async fn chunk_versions(
         &self,
         segment: SegmentId,
         holders: &[DeviceId],
-        excluded: &BTreeSet<DeviceId>,
+        (excluded, room_within): (&BTreeSet<DeviceId>, Duration),
         epoch: impl Fn(&DeviceId) -> Epoch,
     ) -> Vec<Result<ChunkVersions, Cause>> {
         let ask = |device| (NodeRequest::ChunkVersions { device, segment }, epoch(&device));
         let asked: Vec<DeviceId> =
             holders.iter().copied().filter(|device| !excluded.contains(device)).collect();
-        let mut answers = self.ask_all(&asked, ask).await.into_iter();
+        let mut answers = self.ask_all(&asked, room_within, ask).await.into_iter();
         let held = |device| {
             let answer = if excluded.contains(device) { None } else { answers.next() };
             match answer {
@@ -167,11 +172,12 @@ impl Client {
         holders.iter().map(held).collect()
     }
 
-    /// Asks something of several devices at once, each under an epoch, those again that have no room for it now; their answers in the
-    /// devices' order.
+    /// Asks something of several devices at once, each under an epoch, those again for so long that have no room for it; their answers in
+    /// the devices' order.
     async fn ask_all(
         &self,
         devices: &[DeviceId],
+        room_within: Duration,
         request: impl Fn(DeviceId) -> (NodeRequest, Epoch),
     ) -> Vec<Result<NodeAnswer, Cause>> {
         let mut asking = JoinSet::new();
@@ -180,7 +186,8 @@ impl Client {
             let (pool, address, body) =
                 (self.pool.clone(), self.address_of(device), message::encode(&request));
             asking.spawn(async move {
-                let until = Instant::now() + ANSWERS_WITHIN;
+                let begun = Instant::now();
+                let until = begun + ANSWERS_WITHIN;
                 let answer = loop {
                     let open = Open {
                         body: body.clone(),
@@ -193,11 +200,12 @@ impl Client {
                     let Err(Cause::Fault(Fault::Refused { retry_after_ms, .. })) = &answer else {
                         break answer;
                     };
-                    let pause = Duration::from_millis((*retry_after_ms).into());
-                    if Instant::now() + pause >= until {
+                    let left = room_within.saturating_sub(begun.elapsed());
+                    if left <= REFUSED_PAUSE_MIN {
                         break answer;
                     }
-                    tokio::time::sleep(pause).await;
+                    let pause = Duration::from_millis((*retry_after_ms).into());
+                    tokio::time::sleep(pause.min(left / REFUSED_PART).max(REFUSED_PAUSE_MIN)).await;
                 };
                 if let Err(cause) = &answer {
                     tracing::debug!(%device, %cause, "a chunk's node did not answer");
@@ -267,22 +275,30 @@ mod tests {
     use std::sync::Mutex;
     use steadfast_protocol::message::RefusalReason;
 
-    #[tokio::test]
-    async fn a_node_that_has_no_room_for_a_fence_is_asked_again() {
+    /// Where a server listens that refuses the first fence of each device, for so long.
+    async fn crowded(retry_after_ms: u32) -> String {
         let refused = Mutex::new(BTreeSet::new());
-        let address = serving(move |request, stream| match request {
+        serving(move |request, stream| match request {
             NodeRequest::Fence { device, .. } if refused.lock().unwrap().insert(device) => {
-                stream.fail(&Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1 });
+                stream.fail(&Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms });
             }
             _ => {
                 let _ = stream.end(message::encode(&NodeAnswer::Done));
             }
         })
-        .await;
-        let (client, segment) = (client(&address, Vec::new()), layout().segment);
-        let devices: Vec<DeviceId> = (0..4).map(device_of).collect();
-        let fence = |device| (NodeRequest::Fence { device, segment }, Epoch(2));
-        let answers = client.ask_all(&devices, fence).await;
-        assert!(answers.iter().all(|answer| matches!(answer, Ok(NodeAnswer::Done))), "{answers:?}");
+        .await
+    }
+
+    #[tokio::test]
+    async fn a_node_that_has_no_room_for_a_fence_is_asked_again() {
+        // Also one that says that it will have none for as long as it is asked.
+        for retry_after_ms in [1, 2000, u32::MAX] {
+            let address = crowded(retry_after_ms).await;
+            let (client, segment) = (client(&address, Vec::new()), layout().segment);
+            let devices: Vec<DeviceId> = (0..4).map(device_of).collect();
+            let fence = |device| (NodeRequest::Fence { device, segment }, Epoch(2));
+            let answers = client.ask_all(&devices, ANSWERS_WITHIN, fence).await;
+            assert!(answers.iter().all(|answer| matches!(answer, Ok(NodeAnswer::Done))), "{answers:?}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use steadfast_protocol::{
     read::ReadError,
     words::counted,
 };
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Between two signs that it goes on; a person who watches sees no difference.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -35,6 +36,28 @@ pub(crate) enum Work<'a> {
         /// The segment after which the first look begins; the others are looked at after it.
         after: Option<SegmentId>,
     },
+}
+
+/// The memory that segments of all objects under way take together, several of one at a time. The core counts one segment of each object.
+#[derive(Debug)]
+pub(crate) struct Room {
+    free_kib: Semaphore,
+    all_kib: u32,
+}
+
+impl Room {
+    /// So many bytes.
+    pub(crate) fn of(bytes: u64) -> Self {
+        let all_kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).max(1);
+        Self { free_kib: Semaphore::new(all_kib as usize), all_kib }
+    }
+
+    /// Waits until a segment of so many bytes has room, which it keeps until this is dropped: one that is larger has all of it. Nobody waits
+    /// who has some already, and so nobody for ever.
+    pub(crate) async fn take(&self, bytes: u64) -> SemaphorePermit<'_> {
+        let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
+        self.free_kib.acquire_many(kib.min(self.all_kib)).await.expect("it is never closed")
+    }
 }
 
 type Step<'a> = Pin<Box<dyn Future<Output = Result<Input, ClientError>> + 'a>>;
@@ -149,6 +172,8 @@ impl Client {
         let now = || Time(0) + start.elapsed();
         let span = until.map(|until| until.saturating_duration_since(start));
         let (mut core, mut allotment) = (Drain::after(limits, after), Allotment::new(Time(0), span));
+        let room = Room::of(limits.bytes_max);
+        // Those that are dropped with an error of another see to what they leave.
         let mut running: Vec<Step<'_>> = Vec::new();
         loop {
             if allotment.is_over(now()) {
@@ -161,7 +186,7 @@ impl Client {
                 let until = allotment.until().map(|until| start + until.since(Time(0)));
                 match action {
                     Action::Done => return Ok(before.and(core.totals())),
-                    other => running.push(Box::pin(self.carry_out(other, work, until))),
+                    other => running.push(Box::pin(self.carry_out(other, work, (until, &room)))),
                 }
             }
             // A large object takes a while: whoever watches sees that somebody is at it.
@@ -176,12 +201,12 @@ impl Client {
         }
     }
 
-    /// Of an object that is to be completed nothing more is begun after `until`.
+    /// Of an object that is to be completed nothing more is begun after `until`; its segments take `room`.
     async fn carry_out(
         &self,
         action: Action,
         work: &Work<'_>,
-        until: Option<Instant>,
+        (until, room): (Option<Instant>, &Room),
     ) -> Result<Input, ClientError> {
         match action {
             Action::Count => Ok(Input::Arrivals(match work {
@@ -206,9 +231,11 @@ impl Client {
                 let ObjectName { bucket, key } = &object;
                 let outcome = match work {
                     Work::Leave { devices, lost } => {
-                        left(self.leave_devices((bucket, key), devices, *lost).await)
+                        left(self.leave_devices((bucket, key), devices, *lost, Some(room)).await)
                     }
-                    Work::Complete { .. } => completed(self.complete_until((bucket, key), until).await),
+                    Work::Complete { .. } => {
+                        completed(self.complete_until((bucket, key), until, Some(room)).await)
+                    }
                 };
                 Ok(Input::Over { object, outcome: outcome? })
             }

@@ -3,12 +3,16 @@
 use crate::{
     Client, PutError,
     feed::{Feed, Ready},
+    fresh_seed,
     lease::{Committing, Lease},
+    metadata::Metadata,
     reserve::{Reserved, Reserving},
     source::{Pieces, Source},
+    tidy,
     turns::{Turn, Turns},
     unexpected,
 };
+use core::future::ready;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -28,6 +32,7 @@ use steadfast_protocol::{
     },
 };
 use steadfast_transfer::{Maker, SegmentWriter};
+use tokio::sync::oneshot;
 
 /// How long a put that failed tries to say so; its lease makes good what is late.
 const GIVE_UP: Duration = Duration::from_secs(2);
@@ -112,12 +117,6 @@ impl Client {
             MetaAnswer::Begun(begun) => begun,
             other => return Err(unexpected("Begun", &other).into()),
         };
-        if let Err(error) = registry {
-            // Else its bucket is in use for as long as its lease.
-            let ending = Change::Abort { intent: begun.intent };
-            self.give_up(ending, begun.epoch, &BTreeSet::new()).await;
-            return Err(error.into());
-        }
         let round_trip = self.metadata.way(start.elapsed());
         let wish = Wish { quality, round_trip };
         let mut put = Put {
@@ -133,15 +132,21 @@ impl Client {
             committing: Committing::default(),
             primaries: Mutex::default(),
             dealt: Mutex::default(),
+            is_over: false,
         };
+        if let Err(error) = registry {
+            // Else its bucket is in use for as long as its lease.
+            put.give_up().await;
+            return Err(error.into());
+        }
         let done = put.run(source, size, start).await;
         put.reserved.give_back();
-        let Put { stored, begun, committing, .. } = put;
-        let stored = stored.into_inner().unwrap_or_else(PoisonError::into_inner);
         match done {
             Ok(freed) => {
+                put.is_over = true;
+                let stored = std::mem::take(&mut *put.stored());
                 let report = PutReport { latency: start.elapsed(), ..stored.report };
-                self.seal(&stored, begun.epoch);
+                self.seal(&stored, put.begun.epoch);
                 self.free(freed);
                 self.account(&AccessTotals {
                     puts: 1,
@@ -155,30 +160,51 @@ impl Client {
                 let asked =
                     |error: &PutError| matches!(error, PutError::Metadata(error) if error.leaves_unknown());
                 // Of one that may be there nothing is freed.
-                if !(committing.has_begun() && asked(&error)) {
-                    let ending = Change::Abort { intent: begun.intent };
-                    self.give_up(ending, begun.epoch, &stored.touched).await;
+                if put.committing.has_begun() && asked(&error) {
+                    put.is_over = true;
+                } else {
+                    put.give_up().await;
                 }
                 Err(error)
             }
         }
     }
 
-    /// Ends a put or an amendment that failed, by this change, and tidies up after it, for a while. What it wrote is freed only where it
-    /// is certain that no version has it: else the metadata server knows, and the devices free it when they ask.
-    pub(crate) async fn give_up(
+    /// Ends a put or an amendment that failed, or whose caller has dropped it, by this change, and tidies up after it, for a while and
+    /// whether or not anybody waits for it; then does what is to follow. What it wrote is freed only where it is certain that no version has
+    /// it: else the metadata server knows, and the devices free it when they ask. Who waits hears when it is over, or was not for so long.
+    pub(crate) fn give_up<F: Future<Output = ()> + Send + 'static>(
         &self,
         ending: Change,
         epoch: Epoch,
         touched: &BTreeSet<(DeviceId, SegmentId)>,
-    ) {
-        let giving_up = async {
-            // One that is over already may have ended by a commit whose answer was lost.
-            if matches!(self.metadata.change(ending).await, Ok(MetaAnswer::Done)) {
-                self.delete(touched.iter().map(|&(device, segment)| (device, segment, epoch)));
-            }
-        };
-        let _ = tokio::time::timeout(GIVE_UP, giving_up).await;
+        following: F,
+    ) -> impl Future<Output = ()> + use<F> {
+        let deletes =
+            touched.iter().map(|&(device, segment)| (device, NodeRequest::Delete { device, segment }, epoch));
+        let deletes = self.addressed(deletes);
+        let (pool, metadata) = (self.pool.clone(), self.metadata_for_later());
+        let (ends, ended) = oneshot::channel();
+        self.tidying.later(async move {
+            let ending = tokio::time::timeout(GIVE_UP, metadata.change(ending)).await;
+            let _ = ends.send(());
+            let freeing = async {
+                // One that is over already may have ended by a commit whose answer was lost.
+                if matches!(ending, Ok(Ok(MetaAnswer::Done))) {
+                    tidy::tell(&pool, deletes).await;
+                }
+            };
+            tokio::join!(freeing, following);
+        });
+        async {
+            // Ended without a word where no runtime is left.
+            let _ = ended.await;
+        }
+    }
+
+    /// A handle to the metadata server for what goes on when this client's caller waits no more: under ids of its own.
+    pub(crate) fn metadata_for_later(&self) -> Metadata {
+        Metadata::new(self.metadata.address(), self.pool.clone(), fresh_seed(), GIVE_UP)
     }
 
     /// Frees what the layouts of a put do not list and marks the rest as committed.
@@ -209,19 +235,20 @@ impl Client {
         self.tell_all(freed.into_iter().map(request).collect());
     }
 
-    fn delete(&self, blocks: impl IntoIterator<Item = (DeviceId, SegmentId, Epoch)>) {
-        let requests = blocks
-            .into_iter()
-            .map(|(device, segment, epoch)| (device, NodeRequest::Delete { device, segment }, epoch));
-        self.tell_all(requests.collect());
-    }
-
     /// Tells each device's server, and waits for none.
     pub(crate) fn tell_all(&self, requests: Vec<(DeviceId, NodeRequest, Epoch)>) {
+        self.tidying.tell(&self.pool, self.addressed(requests));
+    }
+
+    /// The same requests by where the devices' servers listen, as far as is known.
+    fn addressed(
+        &self,
+        requests: impl IntoIterator<Item = (DeviceId, NodeRequest, Epoch)>,
+    ) -> Vec<tidy::Told> {
         let addressed = requests
             .into_iter()
             .filter_map(|(device, request, epoch)| Some((self.address_of(device)?, request, epoch)));
-        self.tidying.tell(&self.pool, addressed.collect());
+        addressed.collect()
     }
 }
 
@@ -237,6 +264,17 @@ struct Put<'a> {
     stored: Mutex<Stored>,
     primaries: Mutex<Primaries>,
     dealt: Mutex<Dealt>,
+    /// Nothing is to be given up any more.
+    is_over: bool,
+}
+
+impl Drop for Put<'_> {
+    /// One that is dropped half-way is given up all the same, unless it may be there.
+    fn drop(&mut self) {
+        if !self.is_over && !self.committing.has_begun() {
+            drop(self.give_up());
+        }
+    }
 }
 
 /// What a put has stored so far.
@@ -252,6 +290,13 @@ struct Stored {
 }
 
 impl Put<'_> {
+    /// Ends it without its version, behind whoever waits for that.
+    fn give_up(&mut self) -> impl Future<Output = ()> + use<> {
+        self.is_over = true;
+        let ending = Change::Abort { intent: self.begun.intent };
+        self.client.give_up(ending, self.begun.epoch, &self.stored().touched, ready(()))
+    }
+
     /// Stores every segment and commits; what the version it replaced leaves to be freed.
     async fn run(
         &mut self,
@@ -502,5 +547,103 @@ impl Put<'_> {
             dealt().deal(&mut plan, policy.data());
         }
         Ok(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        amend::faked::{self, Heard},
+        reserve::tests::client,
+        source::Memory,
+    };
+    use bytes::Bytes;
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    /// A client of a cluster whose storage servers confirm nothing.
+    async fn silent() -> (Client, UnboundedReceiver<Heard>) {
+        let (heard, hears) = unbounded_channel();
+        let mut client = client(&faked::node(heard.clone()).await, Vec::new());
+        faked::metadata(&mut client, faked::object(1), heard).await;
+        (client, hears)
+    }
+
+    #[tokio::test]
+    async fn one_that_is_dropped_half_way_is_given_up_and_what_it_wrote_is_deleted() {
+        let (client, mut hears) = silent().await;
+        let source = Memory(Bytes::from(vec![7; 6 << 20]));
+        let mut written = BTreeSet::new();
+        let under_way = async {
+            // Two segments, of four chunks each.
+            while written.len() < 8 {
+                if let Heard::Node(NodeRequest::Write(open)) = hears.recv().await.unwrap() {
+                    written.insert((open.device, open.segment));
+                }
+            }
+        };
+        tokio::select! {
+            put = client.put("data", "object", source, Some(6 << 20)) => panic!("nothing was confirmed: {put:?}"),
+            () = under_way => {}
+        }
+        let heard = faked::settled(&client, &mut hears).await;
+        let aborts = heard.iter().filter(|heard| matches!(heard, Heard::Meta(Change::Abort { .. }))).count();
+        assert_eq!(aborts, 1, "{heard:?}");
+        let deleted = faked::deleted(&heard);
+        assert!(deleted.is_superset(&written), "{deleted:?}, {written:?}");
+    }
+
+    /// Its commit was asked for.
+    #[tokio::test]
+    async fn of_one_that_may_be_there_nothing_is_deleted() {
+        let (client, mut hears) = silent().await;
+        for has_begun in [false, true] {
+            let begin = Change::BeginPut { bucket: "data".to_owned(), key: "object".to_owned(), segments: 1 };
+            let MetaAnswer::Begun(begun) = client.metadata.change(begin).await.unwrap() else { panic!() };
+            let quality = Quality::default();
+            let touched = [(DeviceId(10), begun.segments[0])].into();
+            let put = Put {
+                client: &client,
+                size: None,
+                wish: Wish::default(),
+                reserved: Reserved::new(&client, Access::Write, quality, 1),
+                begun,
+                committing: Committing::default(),
+                stored: Mutex::new(Stored { touched, ..Stored::default() }),
+                primaries: Mutex::default(),
+                dealt: Mutex::default(),
+                is_over: false,
+            };
+            if has_begun {
+                put.committing.begin();
+            }
+            drop(put);
+            let heard = faked::settled(&client, &mut hears).await;
+            let deletes = heard.iter().filter(|heard| matches!(heard, Heard::Node(_))).count();
+            let ends =
+                heard.iter().filter(|heard| matches!(heard, Heard::Meta(Change::Abort { .. }))).count();
+            assert_eq!((ends, deletes), if has_begun { (0, 0) } else { (1, 1) }, "{heard:?}");
+        }
+    }
+
+    /// Nobody is left who could say so.
+    #[test]
+    fn one_that_is_dropped_without_a_runtime_is_left_to_its_lease() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (client, mut hears) = runtime.block_on(silent());
+        let source = Memory(Bytes::from(vec![7; 1 << 20]));
+        {
+            let mut put = core::pin::pin!(client.put("data", "object", source, Some(1 << 20)));
+            runtime.block_on(async {
+                tokio::select! {
+                    put = &mut put => panic!("nothing was confirmed: {put:?}"),
+                    () = async {
+                        while !matches!(hears.recv().await, Some(Heard::Node(NodeRequest::Write(_)))) {}
+                    } => {}
+                }
+            });
+        }
+        let heard = runtime.block_on(faked::settled(&client, &mut hears));
+        assert!(!heard.iter().any(|heard| matches!(heard, Heard::Meta(Change::Abort { .. }))), "{heard:?}");
     }
 }

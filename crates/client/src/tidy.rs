@@ -1,5 +1,5 @@
-//! What an access leaves to be done once it has answered: seals and deletions, told to the storage servers in the
-//! background. All of it is hygiene: what is never told, the sweep makes good.
+//! What an access leaves to be done once it has answered, or its caller has dropped it: seals and deletions, told to the storage servers in
+//! the background, and the end of what is not to be committed. All of it is hygiene: what is never told, leases and the sweep make good.
 
 use crate::ClientError;
 use std::{
@@ -12,7 +12,7 @@ use steadfast_protocol::{
     Epoch,
     message::{self, AccessTotals, MetaRequest, NodeAnswer, NodeRequest, Priority},
 };
-use tokio::{sync::oneshot, task::JoinSet, time::timeout};
+use tokio::{runtime::Handle, sync::oneshot, task::JoinSet, time::timeout};
 
 /// How long a storage server may take over a short request before it counts as gone; picked by eye: a device in the
 /// middle of a long request answers control requests from its server, not from its queue.
@@ -50,27 +50,21 @@ struct Accounts {
 impl Tidying {
     /// Sends these requests, to each server some at a time; failures are left to the sweep.
     pub(crate) fn tell(&self, pool: &Pool, requests: Vec<Told>) {
-        let mut by_address: BTreeMap<String, Vec<(NodeRequest, Epoch)>> = BTreeMap::new();
-        for (address, request, epoch) in requests {
-            by_address.entry(address).or_default().push((request, epoch));
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        for telling in telling(pool, requests) {
+            tasks.spawn(telling);
+        }
+    }
+
+    /// Has something else done that nobody waits for; not where no runtime is left to do it.
+    pub(crate) fn later(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if Handle::try_current().is_err() {
+            return;
         }
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
-        for (address, requests) in by_address {
-            let pool = pool.clone();
-            tasks.spawn(some_at_a_time(requests.into_iter().map(move |(request, epoch)| {
-                let (pool, address) = (pool.clone(), address.clone());
-                async move {
-                    match call(&pool, &address, &request, epoch).await {
-                        Ok(_) => true,
-                        Err(error) => {
-                            tracing::debug!(%address, %error, "left to the sweep");
-                            matches!(error, Unasked::Call(CallError::Fault(_)))
-                        }
-                    }
-                }
-            })));
-        }
+        tasks.spawn(task);
     }
 
     /// Adds what an access did; tells the metadata server at once or with those of the next moment. A report that is
@@ -138,6 +132,38 @@ impl Tidying {
     pub(crate) async fn settled(&self, within: Duration) {
         all_of(&self.tasks, within).await;
     }
+}
+
+/// Sends requests as [`Tidying::tell`] does, and waits for all of them.
+pub(crate) async fn tell(pool: &Pool, requests: Vec<Told>) {
+    let mut tasks: JoinSet<()> = telling(pool, requests).collect();
+    while tasks.join_next().await.is_some() {}
+}
+
+/// What sends requests, to each server some at a time.
+fn telling(
+    pool: &Pool,
+    requests: Vec<Told>,
+) -> impl Iterator<Item = impl Future<Output = ()> + Send + 'static> {
+    let mut by_address: BTreeMap<String, Vec<(NodeRequest, Epoch)>> = BTreeMap::new();
+    for (address, request, epoch) in requests {
+        by_address.entry(address).or_default().push((request, epoch));
+    }
+    by_address.into_iter().map(move |(address, requests)| {
+        let pool = pool.clone();
+        some_at_a_time(requests.into_iter().map(move |(request, epoch)| {
+            let (pool, address) = (pool.clone(), address.clone());
+            async move {
+                match call(&pool, &address, &request, epoch).await {
+                    Ok(_) => true,
+                    Err(error) => {
+                        tracing::debug!(%address, %error, "left to the sweep");
+                        matches!(error, Unasked::Call(CallError::Fault(_)))
+                    }
+                }
+            }
+        }))
+    })
 }
 
 /// Waits for all of them, at most so long.

@@ -135,9 +135,11 @@ impl AmendError {
             AmendError::LeaseOver => Unmade::LeaseOver,
             AmendError::LacksChanges { .. } => Unmade::LacksChanges,
             AmendError::Plan(PlanError::Unmet { .. }) => Unmade::LacksDevices { stalled: any_stalls },
-            AmendError::Write(WriteError::NotEnoughDomains { .. } | WriteError::NoPlace { .. }) => {
-                Unmade::LacksDevices { stalled: false }
-            }
+            // A cluster may be full, and take changes that need no room.
+            AmendError::Plan(PlanError::Room { .. } | PlanError::Space { .. })
+            | AmendError::Write(
+                WriteError::NotEnoughDomains { .. } | WriteError::NoPlace { .. } | WriteError::Full { .. },
+            ) => Unmade::LacksDevices { stalled: false },
             error if error.is_conflict() => Unmade::Overtaken,
             _ => Unmade::Other,
         }
@@ -160,6 +162,10 @@ mod tests {
         let lacks = AmendError::LacksChanges { segment: SegmentId(1), awaited: Vec::new() };
         let unmet = || AmendError::Plan(PlanError::Unmet { domain: "nodes", needed: 3, available: 2 });
         let few = WriteError::NotEnoughDomains { available: 2, needed: 3, failed: 1, devices: 3 };
+        let room = PlanError::Room { domain: "nodes", needed: 3, available: 2, bytes: 4096 };
+        let space = PlanError::Space { needed_bytes: 8192, free_bytes: 4096 };
+        let full = WriteError::Full { full: 1, devices: 3, confirmed: 0, needed: 3, block_bytes: 4096 };
+        let too_few = PlanError::TooFew { wish: "sites", wanted: 3, available: 2 };
         let no_place = WriteError::NoPlace { needed: 3, available: 2, lost: None, failed: Vec::new() };
         let [stalled, gone] = [true, false].map(|stalled| Unmade::LacksDevices { stalled });
         for (error, any_stalls, why) in [
@@ -171,6 +177,11 @@ mod tests {
             // Those were planned for and failed meanwhile, whatever the others do.
             (AmendError::Write(few), true, gone),
             (AmendError::Write(no_place), true, gone),
+            // What is there may be changed where it lies.
+            (AmendError::Plan(room), true, gone),
+            (AmendError::Plan(space), true, gone),
+            (AmendError::Write(full), true, gone),
+            (AmendError::Plan(too_few), true, Unmade::Other),
             (AmendError::Contended { attempts: 1 }, true, Unmade::Other),
         ] {
             assert_eq!(error.unmade(any_stalls), why, "{error}");

@@ -129,11 +129,11 @@ impl Client {
         tried: &[Known],
         changed: Changed,
     ) -> Result<(Changed, ObjectStat), AmendError> {
-        let left = Left::default();
+        let left = Left::of(self, (bucket, key));
         let what = (ranges, size_min);
         let made = self.change_in_turn((bucket, key), &left, what, start, tried, changed).await;
         if made.is_err() {
-            self.reopen((bucket, key), &left).await;
+            left.reopen().await;
         }
         made
     }
@@ -142,7 +142,7 @@ impl Client {
     async fn change_in_turn(
         &self,
         (bucket, key): (&str, &str),
-        left: &Left,
+        left: &Left<'_>,
         (ranges, size_min): (&Ranges, u64),
         start: Instant,
         mut tried: &[Known],
@@ -199,7 +199,7 @@ impl Client {
     async fn attempt(
         &self,
         object: (&str, &str),
-        left_fenced: &Left,
+        left_fenced: &Left<'_>,
         mut found: ObjectStat,
         (ranges, size_min): (&Ranges, u64),
         (in_place, tried): (bool, &[Known]),
@@ -407,7 +407,95 @@ fn of_plan(plan: &SegmentPlan) -> (u64, u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::amend::parts::tests::found;
+    use crate::{
+        PutOptions,
+        amend::{
+            faked::{self, Heard},
+            parts::tests::found,
+        },
+        reserve::tests::{client, layout, serving},
+    };
+    use bytes::Bytes;
+    use core::sync::atomic::{AtomicU32, Ordering};
+    use std::{io::Cursor, sync::Arc, time::Duration};
+    use steadfast_protocol::message::{self, ChunkVersions, Fault, NodeAnswer, NodeFault, NodeRequest};
+    use tokio::sync::mpsc::unbounded_channel;
+
+    /// A client of a full cluster, in which so many changes in place are refused.
+    async fn full(refused: u32) -> (Client, Arc<AtomicU32>) {
+        let asked = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&asked);
+        let address = serving(move |request, stream| {
+            let answer = match request {
+                NodeRequest::Update { segment, .. } => {
+                    if counted.fetch_add(1, Ordering::Relaxed) < refused {
+                        let detail = "its node restarts".to_owned();
+                        let fault = NodeFault::NotInPlace { segment, detail };
+                        return stream.fail(&Fault::Node(fault));
+                    }
+                    NodeAnswer::Updated { version: 1 }
+                }
+                NodeRequest::ChunkVersions { .. } => NodeAnswer::ChunkVersions(ChunkVersions::default()),
+                _ => NodeAnswer::Done,
+            };
+            // The client may be gone.
+            let _ = stream.end(message::encode(&answer));
+        })
+        .await;
+        let mut client = client(&address, Vec::new());
+        client.registry.lock().unwrap().nodes[0].devices.iter_mut().for_each(|device| device.free_bytes = 0);
+        let mut object = faked::object(1);
+        // So small a segment has no room for a log.
+        object.policy = "parity:code=rs(4,2),segment=1MiB,domain=device,update=fo".parse().unwrap();
+        faked::metadata(&mut client, object, unbounded_channel::<Heard>().0).await;
+        (client, asked)
+    }
+
+    /// It needs no room.
+    #[tokio::test]
+    async fn a_change_that_is_refused_for_a_moment_is_made_in_place_on_a_full_cluster() {
+        let bytes = Bytes::from(vec![7; 100]);
+        let (client, asked) = full(1).await;
+        let ranges = [(5000, bytes.clone())];
+        let made = client
+            .change_found(("data", "object"), (&ranges, 0), Instant::now(), &[], Changed::default())
+            .await;
+        assert_eq!(made.unwrap().0.in_place_bytes, 100);
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        // So is one that is no handle's.
+        let (client, asked) = full(1).await;
+        let source = Cursor::new(bytes.to_vec());
+        let made = client.update_with("data", "object", 5000, source, &PutOptions::default()).await;
+        assert_eq!(made.unwrap().in_place_bytes, 100);
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn what_needs_room_fails_at_once_on_a_full_cluster() {
+        let (client, asked) = full(u32::MAX).await;
+        let length = layout().length;
+        let whole = [(0, Bytes::from(vec![7; length as usize]))];
+        let behind = [(length + 5, Bytes::from(vec![7; 10]))];
+        for (ranges, size) in [(&[][..], 2 * length), (&[], 5 << 20), (&whole, 0), (&behind, 0)] {
+            let start = Instant::now();
+            let made =
+                client.change_found(("data", "object"), (ranges, size), start, &[], Changed::default()).await;
+            let error = made.map(|(changed, _)| changed).unwrap_err();
+            assert!(matches!(error, AmendError::Plan(_)), "{error:?}");
+            assert!(start.elapsed() < client.options.patience / 2, "{:?}", start.elapsed());
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 0);
+        // What could be made in place is given up once patience is over.
+        let (mut client, asked) = full(u32::MAX).await;
+        client.options.patience = Duration::from_secs(1);
+        let ranges = [(5000, Bytes::from(vec![7; 100]))];
+        let made = client
+            .change_found(("data", "object"), (&ranges, 0), Instant::now(), &[], Changed::default())
+            .await;
+        let error = made.map(|(changed, _)| changed).unwrap_err();
+        assert!(matches!(error, AmendError::Plan(_)), "{error:?}");
+        assert!(asked.load(Ordering::Relaxed) > 1);
+    }
 
     #[test]
     fn what_grows_in_place_keeps_its_contents() {

@@ -65,7 +65,7 @@ impl Client {
         size: u64,
     ) -> Result<(ResizeReport, ObjectStat), AmendError> {
         let (start, mut size_before, mut shorter) = (Instant::now(), None, None);
-        let left = &Left::default();
+        let left = &Left::of(self, (bucket, key));
         let cut = self.amend((bucket, key), left, async |client, found| {
             size_before.get_or_insert(found.object.size);
             match found.policy {
@@ -109,7 +109,7 @@ impl Client {
     async fn shorten(
         &self,
         object: (&str, &str),
-        left: &Left,
+        left: &Left<'_>,
         found: ObjectStat,
         policy: &Parity,
         size: u64,

@@ -13,7 +13,7 @@ use crate::{
     unexpected,
 };
 use bytes::{Bytes, BytesMut};
-use core::{ops::Range, pin::Pin, task::Poll};
+use core::{future::ready, ops::Range, pin::Pin, task::Poll};
 use made::Made;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -65,10 +65,12 @@ pub(super) struct Amendment<'a> {
     /// The object's segments as they were found.
     found: Vec<SegmentLayout>,
     /// Where segments are noted that it has fenced, if it fails.
-    left: &'a Left,
+    left: &'a Left<'a>,
     /// Devices that do not come back, as who makes this knows, beside those of which the registry says so: what they had is not waited for.
     pub(super) gone: BTreeSet<DeviceId>,
     committing: Committing,
+    /// Nothing is to be given up any more.
+    is_over: bool,
 }
 
 /// What blocks are made from.
@@ -90,7 +92,7 @@ impl<'a> Amendment<'a> {
     /// bytes; what the object promises is wished for, too. What it has fenced when it fails may be `left` so.
     pub(super) async fn begin(
         client: &'a Client,
-        left: &'a Left,
+        left: &'a Left<'a>,
         (bucket, key): (&str, &str),
         found: ObjectStat,
         (segments, rewrites): (usize, bool),
@@ -131,6 +133,7 @@ impl<'a> Amendment<'a> {
             left,
             gone: BTreeSet::new(),
             committing: Committing::default(),
+            is_over: false,
         })
     }
 
@@ -182,7 +185,7 @@ impl<'a> Amendment<'a> {
 
     /// Tidies up after it was committed, or after there was nothing to do; gives everything up where it failed.
     pub(super) async fn end(
-        self,
+        mut self,
         start: Instant,
         committed: Result<Option<Vec<Freed>>, AmendError>,
     ) -> Result<AmendReport, AmendError> {
@@ -192,6 +195,8 @@ impl<'a> Amendment<'a> {
         let report = AmendReport { latency, stored_after, ..self.made().report };
         match committed {
             Ok(Some(freed)) => {
+                self.is_over = true;
+                self.left.committed(&self.layouts);
                 self.tidy(freed);
                 self.client.account(&AccessTotals {
                     amends: 1,
@@ -216,9 +221,11 @@ impl<'a> Amendment<'a> {
                 };
                 let asked = |error: &AmendError| matches!(error, AmendError::Metadata(error) if error.leaves_unknown());
                 // Of one that may be there nothing is freed, and what it has fenced is opened again with the end of its lease.
-                if !(self.committing.has_begun() && asked(&error)) {
-                    self.give_up().await;
+                if self.committing.has_begun() && asked(&error) {
+                    self.is_over = true;
+                } else {
                     self.left.add(&self.made().fenced, self.begun.epoch);
+                    self.give_up().await;
                     if let AmendError::LacksChanges { segment, .. } = &error {
                         self.level(*segment);
                     }
@@ -235,15 +242,22 @@ impl<'a> Amendment<'a> {
         self.client.tell_all(self.ended(segment).outdated.into_iter().map(level).collect());
     }
 
-    /// Ends it without a version of its own: what was fenced is listed as it was under its epoch, so that it can be changed in place
-    /// again, unless another writer was first.
-    async fn give_up(&self) {
-        let (fenced, touched) = {
-            let made = self.made();
-            (made.fenced.iter().copied().collect(), made.touched.clone())
-        };
+    /// Ends it without a version of its own, behind whoever waits for that: what was fenced is listed as it was under its epoch, so that it
+    /// can be changed in place again, unless another writer was first.
+    fn give_up(&mut self) -> impl Future<Output = ()> + use<> {
+        self.end_then(ready(()))
+    }
+
+    /// The same; then this is done.
+    fn end_then<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        following: F,
+    ) -> impl Future<Output = ()> + use<F> {
+        self.is_over = true;
+        let made = self.made();
+        let fenced = made.fenced.iter().copied().collect();
         let ending = Change::GiveUp { intent: self.begun.intent, fenced };
-        self.client.give_up(ending, self.begun.epoch, &touched).await;
+        self.client.give_up(ending, self.begun.epoch, &made.touched, following)
     }
 
     /// How a segment is read since it was fenced.
@@ -586,6 +600,23 @@ impl<'a> Amendment<'a> {
         let refused = self.client.plan_change(&self.reserved, parts, length, wish).await?;
         self.made().refused = refused;
         Ok(())
+    }
+}
+
+impl Drop for Amendment<'_> {
+    /// One that is dropped half-way is given up all the same, unless it may be there. Nobody begins again then and stores anew what this one
+    /// has fenced, or one before it, where another writer was first.
+    fn drop(&mut self) {
+        if self.is_over || self.committing.has_begun() {
+            return;
+        }
+        self.left.add(&self.made().fenced, self.begun.epoch);
+        let reopening = self.left.reopening();
+        drop(self.end_then(async {
+            if let Some(reopening) = reopening {
+                reopening.await;
+            }
+        }));
     }
 }
 

@@ -33,7 +33,7 @@ impl Client {
             return Err(AmendError::Redundancy { asked: redundancy, most: REDUNDANCY_MAX });
         }
         let start = Instant::now();
-        let left = &Left::default();
+        let left = &Left::of(self, (bucket, key));
         self.amend((bucket, key), left, async |client, found| {
             if let Some(layout) =
                 found.segments.iter().find(|layout| layout.code.kind == CodeKind::Replicated)

@@ -71,7 +71,7 @@ impl Client {
         let quality = options.quality.or(defaults);
         let source = &Source::new(NewBytes::new(source, offset).map_err(AmendError::Source)?);
         let mut attempts = Attempts::in_place(Time(0), self.options.patience);
-        let left = &Left::default();
+        let left = &Left::of(self, (bucket, key));
         loop {
             let turn = self.update_in_turn((bucket, key), left, (offset, source), quality, start);
             let error = match turn.await {
@@ -96,7 +96,7 @@ impl Client {
     async fn update_in_turn(
         &self,
         (bucket, key): (&str, &str),
-        left: &Left,
+        left: &Left<'_>,
         (offset, source): (u64, &Source),
         quality: Quality,
         start: Instant,

@@ -7,14 +7,14 @@ use bytes::BytesMut;
 use core::ops::Range;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use steadfast_net::Open;
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch,
     chunks::{Gather, GatherAction, GatherInput},
     layout::{ParityGeometry, SegmentLayout},
-    message::{self, Fault, NodeAnswer, NodeRequest, Priority, ReadRows, RowsAt},
+    message::{self, ChunkVersions, Fault, NodeAnswer, NodeRequest, Priority, ReadRows, RowsAt},
     read::Cause,
     serve::parity_log::VersionsByChunk,
 };
@@ -101,15 +101,16 @@ pub(crate) async fn counted(
                         let data = &holders[..shape.data as usize];
                         if data.contains(device) { Epoch(0) } else { parts.epoch(layout) }
                     };
-                    let versions = client.chunk_versions(layout.segment, &holders, excluded, epoch).await;
+                    let asked = Instant::now();
+                    // Who has no room is asked again by the core, which knows who can be done without.
+                    let once = (excluded, Duration::ZERO);
+                    let versions = client.chunk_versions(layout.segment, &holders, once, epoch).await;
+                    let took = asked.elapsed();
                     for (chunk, held) in (0..).zip(versions) {
                         if let Err(cause) = &held {
                             client.heed_refusal(cause);
                         }
-                        core.handle(match held {
-                            Err(cause) if cause.lacks_changes() => GatherInput::Lacks { chunk, cause },
-                            held => GatherInput::Versions { chunk, held: held.ok() },
-                        });
+                        core.handle(said(chunk, held, took));
                     }
                 }
                 GatherAction::Read { chunk, row, at } => {
@@ -150,6 +151,19 @@ pub(crate) async fn counted(
                 GatherInput::Failed { chunk, cause }
             }
         });
+    }
+}
+
+/// What a node's answer to the question for its versions says, which took so long with those of all others.
+fn said(chunk: u32, held: Result<ChunkVersions, Cause>, took: Duration) -> GatherInput {
+    match held {
+        Err(cause) if cause.lacks_changes() => GatherInput::Lacks { chunk, cause },
+        Err(Cause::Fault(Fault::Refused { retry_after_ms, .. })) => {
+            // Where another says nothing each question takes as long as that is waited for: there are no more of them than there is time for.
+            let after = Duration::from_millis(retry_after_ms.into()).max(took);
+            GatherInput::Busy { chunk, after }
+        }
+        held => GatherInput::Versions { chunk, held: held.ok() },
     }
 }
 
@@ -213,7 +227,50 @@ fn unusable(layout: &SegmentLayout, detail: impl ToString) -> GetError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reserve::tests::{device_of, layout};
+    use crate::{
+        chunks::zeros,
+        reserve::tests::{client, device_of, layout, serving},
+    };
+    use std::sync::Mutex;
+    use steadfast_protocol::message::{ReadState, RefusalReason};
+
+    #[tokio::test]
+    async fn a_node_that_has_no_room_to_say_what_it_holds_is_asked_again() {
+        let refusals = Mutex::new(1);
+        let address = serving(move |request, stream| {
+            let NodeRequest::ChunkVersions { device, .. } = &request else {
+                return zeros::serve(&request, ReadState::default(), stream);
+            };
+            let mut refusals = refusals.lock().unwrap();
+            if *device == device_of(0) && *refusals > 0 {
+                *refusals -= 1;
+                let reason = RefusalReason::Overloaded;
+                return stream.fail(&Fault::Refused { reason, retry_after_ms: 2000 });
+            }
+            let _ = stream.end(message::encode(&NodeAnswer::ChunkVersions(ChunkVersions::default())));
+        })
+        .await;
+        let (client, layout) = (client(&address, Vec::new()), layout());
+        // Nothing makes up for it.
+        let parity = [2, 3].map(device_of).into();
+        let parts = Parts::whole(&layout, Duration::from_secs(5), Priority::Foreground);
+        let read = originals(&client, &layout, &parity, 0..layout.code.originals, parts).await;
+        assert_eq!(read.map(|(blocks, _)| blocks.len()).unwrap(), layout.code.originals as usize);
+    }
+
+    #[test]
+    fn who_has_no_room_is_asked_again_no_sooner_than_the_last_question_took() {
+        let refused = |retry_after_ms| {
+            Err(Cause::Fault(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms }))
+        };
+        for (says_ms, took_ms, after_ms) in [(100, 3, 100), (100, 2000, 2000)] {
+            let after = Duration::from_millis(after_ms);
+            let said = said(1, refused(says_ms), Duration::from_millis(took_ms));
+            assert_eq!(said, GatherInput::Busy { chunk: 1, after });
+        }
+        let unreachable = Err(Cause::Unreachable("its node is down".to_owned()));
+        assert_eq!(said(1, unreachable, Duration::ZERO), GatherInput::Versions { chunk: 1, held: None });
+    }
 
     #[test]
     fn what_stands_in_for_others_that_may_only_be_late_is_asked_for_by_the_layout() {

@@ -18,7 +18,7 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch,
     chunks::spared,
     layout::{PARITY_GRANULE_BYTES, ParityGeometry, SegmentLayout},
-    message::{self, AccessTotals, Fault, NodeAnswer, NodeRequest, Priority, ReadRows, RowsAt},
+    message::{self, AccessTotals, Fault, NodeAnswer, NodeFault, NodeRequest, Priority, ReadRows, RowsAt},
     read::Cause,
 };
 use tokio::task::JoinSet;
@@ -139,6 +139,11 @@ async fn of_nodes(
                 if let Err(cause @ Cause::Fault(Fault::Refused { .. })) = &answer {
                     // It has no room for that now, and is not late. What others would stand in with takes more; who reads as usual waits.
                     client.heed_refusal(cause);
+                    return None;
+                }
+                if let Err(Cause::Fault(Fault::Node(NodeFault::UnknownSegment { .. }))) = &answer {
+                    // It has failed at nothing: the segment was stored anew elsewhere, or a chunk of it has gone astray. Who reads as usual
+                    // decodes around that one, and fails where it is all of them: then the object is looked up.
                     return None;
                 }
                 if let Some(bytes) = checked(layout, piece, answer) {
@@ -302,17 +307,17 @@ mod tests {
     use steadfast_net::Stream;
     use steadfast_protocol::{
         Time,
-        message::{ChunkVersions, NodeFault, ReadState, RefusalReason},
+        message::{ChunkVersions, ReadState, RefusalReason},
         read::{Hedge, RequestRule},
     };
 
-    /// Whether nobody was asked to stand in for a node that had no room for what it was asked, which is not late by it.
-    async fn is_left_alone() -> bool {
-        let asked = Arc::new(Mutex::new(Vec::new()));
+    /// Whether nobody was asked to stand in for a node that answered so, which is not late by it, nor for others that are slow for so long.
+    async fn is_left_alone(fault: &Fault, for_at_least: Duration) -> bool {
+        let (asked, fault) = (Arc::new(Mutex::new(Vec::new())), fault.clone());
         let told = Arc::clone(&asked);
         let address = serving(move |request, stream| {
             told.lock().unwrap().push(request);
-            stream.fail(&Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1 });
+            stream.fail(&fault);
         })
         .await;
         let client = client(&address, Vec::new());
@@ -321,21 +326,37 @@ mod tests {
         let read = of_segment(&client, &layout, (0..100, Priority::Foreground), &mut done).await;
         assert_eq!((read, done.received_bytes), (None, 0));
         let other = client.hedge().wait(Time(0), device_of(1), Time(0), None);
-        assert!(other >= Some(Duration::from_secs(1)), "nor does anybody for others that are slow");
+        assert!(other >= Some(for_at_least), "nor does anybody for others that are slow");
         let is_late = client.hedge().is_late(client.now(), device_of(0));
         let asked = asked.lock().unwrap();
         !is_late && matches!(asked[..], [NodeRequest::ReadRows(_)])
     }
 
-    #[tokio::test]
-    async fn a_node_without_room_is_not_late_and_nobody_stands_in_for_it() {
-        // One of some: where another process has the processor for long every node is late.
+    /// Whether it is so once of some times: where another process has the processor for long every node is late.
+    async fn is_left_alone_once(fault: Fault, for_at_least: Duration) -> bool {
         for _ in 0..20 {
-            if is_left_alone().await {
-                return;
+            if is_left_alone(&fault, for_at_least).await {
+                return true;
             }
         }
-        panic!("others are asked for it each time");
+        false
+    }
+
+    #[tokio::test]
+    async fn a_node_without_room_is_not_late_and_nobody_stands_in_for_it() {
+        let refused = Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1 };
+        assert!(
+            is_left_alone_once(refused, Duration::from_secs(1)).await,
+            "others are asked for it each time"
+        );
+    }
+
+    /// Another client has stored the segment anew.
+    #[tokio::test]
+    async fn a_node_that_has_no_such_segment_any_more_has_not_failed() {
+        let (device, segment) = (device_of(0), layout().segment);
+        let unknown = Fault::Node(NodeFault::UnknownSegment { device, segment });
+        assert!(is_left_alone_once(unknown, Duration::ZERO).await, "others are asked for it each time");
     }
 
     /// What a read of a few bytes counts where its node says nothing until others are asked, and nobody has anything then; or where it

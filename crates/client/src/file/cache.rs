@@ -9,9 +9,12 @@
 //! Invariants: the newest byte written to a place is dirty, flying or stored; of one segment no more than one lot flies at a
 //! time; what is held costs no more than the bound, unless a single write alone does.
 
-use super::runs::{Over, Runs};
+use super::runs::{Over, RUN_BYTES, Runs};
 use bytes::Bytes;
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// A moment of a handle: each write is one later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +39,8 @@ pub(super) enum Room {
 pub(super) struct Cache {
     bound: u64,
     cost: u64,
+    /// Of that, what flies.
+    flying_cost: u64,
     now: Moment,
     segments: BTreeMap<usize, Segment>,
     /// Segments by when they were last used.
@@ -47,18 +52,29 @@ struct Segment {
     dirty: Runs,
     /// When the first of them was written.
     dirty_since: Moment,
+    /// In order, none overlapping another.
     flying: Vec<(u64, Bytes)>,
+    /// What those cost. Each write and read asks, and there may be very many of them.
+    flying_cost: u64,
     flying_since: Moment,
     used: Moment,
 }
 
 impl Segment {
-    fn flying_cost(&self) -> u64 {
-        self.flying.iter().map(|(_, bytes)| bytes.len() as u64 + super::runs::RUN_BYTES).sum()
+    fn cost(&self) -> u64 {
+        self.dirty.cost() + self.flying_cost
     }
 
-    fn cost(&self) -> u64 {
-        self.dirty.cost() + self.flying_cost()
+    /// What of `range` flies, in order.
+    fn flying_within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &[u8])> {
+        let (from, to) = (range.start, range.end);
+        let first = self.flying.partition_point(|(offset, bytes)| offset + bytes.len() as u64 <= from);
+        let touched = self.flying[first..].iter().take_while(move |(offset, _)| *offset < to);
+        touched.map(move |(offset, bytes)| {
+            let (begin, end) = (from.max(*offset), to.min(offset + bytes.len() as u64));
+            // Both lie within the bytes that fly.
+            (begin, &bytes[(begin - offset) as usize..(end - offset) as usize])
+        })
     }
 
     fn flying_end(&self) -> u64 {
@@ -73,8 +89,8 @@ impl Segment {
 impl Cache {
     /// A cache of at most `bound` bytes.
     pub(super) fn new(bound: u64) -> Self {
-        let (cost, now, segments, by_use) = Default::default();
-        Self { bound, cost, now, segments, by_use }
+        let (cost, flying_cost, now, segments, by_use) = Default::default();
+        Self { bound, cost, flying_cost, now, segments, by_use }
     }
 
     /// The last write's moment.
@@ -110,7 +126,7 @@ impl Cache {
     /// Takes pieces of different segments, all of them where there is room, none where a segment is to be stored first. More
     /// than the bound is never taken so.
     pub(super) fn write_all(&mut self, pieces: &[(usize, u64, &[u8])]) -> Result<(), Room> {
-        let cost = |(_, _, new): &(usize, u64, &[u8])| new.len() as u64 + super::runs::RUN_BYTES;
+        let cost = |(_, _, new): &(usize, u64, &[u8])| new.len() as u64 + RUN_BYTES;
         let growth: u64 = pieces.iter().map(cost).sum();
         if growth > self.bound {
             return Err(Room::Never);
@@ -124,6 +140,32 @@ impl Cache {
             self.write(segment, offset, new).expect("there is room for all of them");
         }
         Ok(())
+    }
+
+    /// Whether all that was written is stored.
+    pub(super) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Whether anything is being stored.
+    pub(super) fn is_flying(&self) -> bool {
+        self.flying_cost > 0
+    }
+
+    /// Whether more than half of what may be held is dirty, and nobody stores it yet.
+    pub(super) fn is_half_dirty(&self) -> bool {
+        self.cost - self.flying_cost > self.bound / 2
+    }
+
+    /// Of the segments of which something is dirty and nothing flies the least recently used one, but for the last that was used at all, and
+    /// `others`.
+    pub(super) fn oldest_dirty(&self, others: &BTreeSet<usize>) -> Option<usize> {
+        let mut by_use = self.by_use.values().copied();
+        by_use.next_back();
+        by_use.find(|segment| {
+            let held = &self.segments[segment];
+            held.flying.is_empty() && !held.dirty.is_empty() && !others.contains(segment)
+        })
     }
 
     /// Behind the last byte that is not stored; 0 where all are.
@@ -174,7 +216,9 @@ impl Cache {
         }
         let before = held.cost();
         held.flying = held.dirty.take();
+        held.flying_cost = held.flying.iter().map(|(_, bytes)| bytes.len() as u64 + RUN_BYTES).sum();
         held.flying_since = held.dirty_since;
+        self.flying_cost += held.flying_cost;
         self.cost = self.cost - before + held.cost();
         Some(held.flying.clone())
     }
@@ -184,6 +228,7 @@ impl Cache {
         let Some(held) = self.segments.get_mut(&segment) else { return Vec::new() };
         let before = held.cost();
         let mut flown = std::mem::take(&mut held.flying);
+        self.flying_cost -= std::mem::take(&mut held.flying_cost);
         if !stored {
             for (offset, bytes) in flown.drain(..) {
                 held.dirty.write(offset, &bytes, Over::Keep);
@@ -204,15 +249,7 @@ impl Cache {
         let numbers: Vec<usize> = self.segments.range(segments).map(|(number, _)| *number).collect();
         for number in numbers {
             let (held, before) = (&self.segments[&number], seen.cost());
-            for (offset, bytes) in &held.flying {
-                let (from, to) = (range.start.max(*offset), range.end.min(offset + bytes.len() as u64));
-                if from < to {
-                    // Both lie within the bytes that fly.
-                    let part = &bytes[(from - offset) as usize..(to - offset) as usize];
-                    seen.write(from, part, Over::Replace);
-                }
-            }
-            for (offset, bytes) in held.dirty.within(range) {
+            for (offset, bytes) in held.flying_within(range).chain(held.dirty.within(range)) {
                 seen.write(offset, bytes, Over::Replace);
             }
             if seen.cost() > before {
@@ -234,7 +271,6 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::runs::RUN_BYTES;
 
     fn dirty(cache: &Cache) -> Vec<usize> {
         cache.unstored(cache.now())
@@ -248,6 +284,10 @@ mod tests {
     }
 
     fn cost(cache: &Cache) -> u64 {
+        let flying =
+            |held: &Segment| held.flying.iter().map(|(_, bytes)| bytes.len() as u64 + RUN_BYTES).sum::<u64>();
+        assert!(cache.segments.values().all(|held| held.flying_cost == flying(held)));
+        assert_eq!(cache.flying_cost, cache.segments.values().map(flying).sum::<u64>());
         let cost = cache.segments.values().map(Segment::cost).sum();
         assert_eq!(cache.cost, cost);
         cost
@@ -288,7 +328,7 @@ mod tests {
 
     #[test]
     fn pieces_are_taken_together_or_not_at_all() {
-        let mut cache = Cache::new(1000);
+        let mut cache = Cache::new(1000 + 2 * RUN_BYTES);
         cache.write(3, 3000, &[1; 300]).unwrap();
         let before = cost(&cache);
         let (first, second) = ([2; 400], [3; 250]);
@@ -298,8 +338,9 @@ mod tests {
         store(&mut cache, 3);
         assert_eq!(cache.write_all(&pieces), Ok(()));
         assert_eq!((cache.end(), dirty(&cache)), (5250, vec![4, 5]));
-        let large = [4; 1000];
-        assert_eq!(cache.write_all(&[(6, 6000, &large[..])]), Err(Room::Never));
+        let large = [4; 1001];
+        let halves = large.split_at(500);
+        assert_eq!(cache.write_all(&[(6, 6000, halves.0), (6, 6500, halves.1)]), Err(Room::Never));
         assert_eq!(cache.end(), 5250);
     }
 
@@ -318,6 +359,24 @@ mod tests {
         assert_eq!(store(&mut cache, 0), [(0, expected.into())]);
         assert!(dirty(&cache).is_empty());
         assert_eq!(cost(&cache), 0);
+    }
+
+    /// With steps for each of what flies it would take minutes.
+    #[test]
+    fn what_flies_costs_writes_and_reads_nothing_however_much_it_is() {
+        const RUNS: u64 = 100_000;
+        let mut cache = Cache::new(RUNS * 4 * (1 + RUN_BYTES));
+        let write = |cache: &mut Cache, at: u64| cache.write(0, at, &[1]).unwrap();
+        (0..RUNS).for_each(|run| write(&mut cache, 2 * run));
+        assert_eq!(cache.take_off(0, Moment::LAST).unwrap().len() as u64, RUNS);
+        for run in 0..RUNS {
+            write(&mut cache, 2 * (RUNS + run));
+            let at = 2 * (run * 7 % RUNS);
+            assert_eq!(cache.seen(0..1, &(at..at + 2)).take(), [(at, Bytes::from_static(&[1]))]);
+        }
+        assert_eq!(cost(&cache), 2 * RUNS * (1 + RUN_BYTES));
+        cache.landed(0, false);
+        assert_eq!(cost(&cache), 2 * RUNS * (1 + RUN_BYTES));
     }
 
     #[test]

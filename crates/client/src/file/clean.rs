@@ -17,7 +17,7 @@
 //! Left out: what the handle wrote and has not stored. That is laid over what is seen here: it is to be read at once, whatever lies
 //! beside it.
 
-use super::runs::{Over, RUN_BYTES, Runs};
+use super::runs::{Over, Runs};
 use bytes::Bytes;
 use core::{ops::Range, time::Duration};
 use std::collections::BTreeMap;
@@ -27,6 +27,8 @@ use steadfast_protocol::layout::PARITY_GRANULE_BYTES;
 const GRANULE: u64 = PARITY_GRANULE_BYTES as u64;
 /// Bytes that go together: where they lie, and what they cost at most.
 const EXTENT_BYTES: u64 = 1 << 20;
+/// What a granule costs beside its bytes: an entry of the map, in nodes that are half full, and what the allocator rounds.
+const GRANULE_HEAD_BYTES: u64 = 96;
 /// The longest piece that is kept. Picked by eye: what is asked for by granules and not by blocks.
 const PIECE_BYTES_MAX: u64 = 256 << 10;
 
@@ -70,7 +72,7 @@ impl Extent {
 
 impl Granule {
     fn cost(&self) -> u64 {
-        self.bytes.len() as u64 + RUN_BYTES
+        self.bytes.len() as u64 + GRANULE_HEAD_BYTES
     }
 
     fn is_fresh(&self, now: Duration, fresh_for: Duration) -> bool {
@@ -422,7 +424,7 @@ mod tests {
 
     #[test]
     fn beyond_the_bound_the_least_recently_used_extent_goes_first() {
-        let mut clean = Clean::new(3 * (GRANULE + RUN_BYTES), FRESH_FOR);
+        let mut clean = Clean::new(3 * (GRANULE + GRANULE_HEAD_BYTES), FRESH_FOR);
         for extent in [7, 3, 5] {
             fetch(&mut clean, extent * MIB, granules(&[1]));
         }

@@ -1,10 +1,10 @@
 //! An open object that can be changed: reads and writes anywhere, within its size and behind its end, close-to-open (CodFS; PLR
 //! §5.3).
 //!
-//! Opening looks the object up once. Writes are kept here, by segment, until a sync, a close, or until there is no more room:
-//! then the ranges of the segment that was least recently used are stored. They go in place where that can be, by the
-//! layout known here, without a word to the metadata server; a segment that is found stored anew is looked up again. Whoever
-//! opens the object after a close sees what was written before it; others see some of it earlier.
+//! Opening looks the object up once. Writes are kept here, by segment, until a sync, a close, or until there is little room left:
+//! then the ranges of the segment that was least recently used are stored, and nobody waits for that before there is none (`behind`). They
+//! go in place where that can be, by the layout known here, without a word to the metadata server; a segment that is found stored anew is
+//! looked up again. Whoever opens the object after a close sees what was written before it; others see some of it earlier.
 //!
 //! What was read is kept, too, and read again from here for a short time ([`FileOptions::fresh_for`]): what others store meanwhile shows
 //! after that in a handle that was open before. Of what this one writes that is never so. Each granule (4 KiB) of a read is as it was at
@@ -12,7 +12,8 @@
 //!
 //! What is written behind the end makes the object longer when it is stored, with zeros in between. That goes in the order of the
 //! segments, so that none is stored as zeros just before its bytes are. [`File::truncate`] is done at once. Where two handles
-//! make an object longer at a time, both have it as long as their own bytes need, and neither undoes the other's.
+//! make an object longer at a time, both have it as long as their own bytes need, and neither undoes the other's. Where nobody knows what
+//! the object is by now (a truncate that was given up, or had no answer), it is looked up before anything else is done by it (`state`).
 //!
 //! A handle names an object, not a version of it: where another client puts the object anew meanwhile, reads and writes go on
 //! with what is there as soon as the old segments are gone. What is stored before that goes with them, as it would in a file that
@@ -22,28 +23,33 @@
 //! time, so that what was written later lands later; what could not be stored is kept; the size is that of the object as last
 //! seen, or where what is not stored ends, whichever is more; but for what was written and is not stored a read tears no granule.
 
+mod behind;
 mod cache;
 mod clean;
 mod runs;
+mod state;
+#[cfg(test)]
+mod tests;
 #[cfg(test)]
 mod torn;
 
 use crate::{
-    AmendError, Client, ClientError, FileError, GetError, ObjectStat, amend::Grown, get::CHANGES_MAX,
-    reader::fetch, reserve::Reading, unexpected,
+    AmendError, Client, ClientError, FileError, GetError, ObjectStat, get::CHANGES_MAX, reader::fetch,
+    reserve::Reading, unexpected,
 };
 use bytes::{Bytes, BytesMut};
 use cache::{Cache, Moment, Room};
 use clean::Clean;
 use runs::Over;
+use state::State;
 use std::{
-    cmp::Ordering,
     collections::{BTreeSet, VecDeque},
     ops::Range,
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
+    IntentId,
     message::{Change, MetaAnswer, MetaFault},
     plan::{PlanError, TooLong, Wish, file_bytes_max},
     policy::Policy,
@@ -54,6 +60,8 @@ use tokio::task::JoinSet;
 const SEGMENTS_AT_A_TIME: usize = 8;
 /// The smallest cache: with less, each write would be stored by itself, in small pieces.
 const CACHE_BYTES_MIN: u64 = 64 << 10;
+/// No put or amendment has this name: a change of its lease changes nothing, and has its place in the metadata server's queue.
+const NO_INTENT: IntentId = IntentId(0);
 /// Locks by which lots of ranges take turns: segments this far apart share one, which delays a lot now and then and no more.
 const TURNS: usize = 64;
 
@@ -100,7 +108,7 @@ pub struct FileCounts {
     pub segments_added: u64,
     /// How often the ranges of a segment were stored.
     pub write_backs: u64,
-    /// Those of them that made room.
+    /// Those of them that made room, or were to.
     pub evictions: u64,
     /// How often the object was looked up again after it was opened, those of changes among them.
     pub lookups: u64,
@@ -114,6 +122,14 @@ pub struct FileCounts {
 #[derive(Debug)]
 pub struct File {
     inner: Arc<Inner>,
+    /// What is stored while nobody waits for it, which ends with the handle: the tasks share the rest of it.
+    behind: Mutex<JoinSet<()>>,
+}
+
+impl From<Inner> for File {
+    fn from(inner: Inner) -> Self {
+        Self { inner: Arc::new(inner), behind: Mutex::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -133,6 +149,8 @@ struct Inner {
     way: Duration,
     state: Mutex<State>,
     opened: Instant,
+    /// Told when something that was being stored is stored, or is dirty again, and when a task ends that was to store something.
+    landed: tokio::sync::Notify,
     /// Held while a lot of a segment is being stored.
     turns: Vec<tokio::sync::Mutex<()>>,
     /// Held while the object gets another size; taken before turns.
@@ -141,17 +159,6 @@ struct Inner {
     appending: tokio::sync::Mutex<()>,
     /// Held while segments are stored anew.
     anew: tokio::sync::Mutex<()>,
-}
-
-#[derive(Debug)]
-struct State {
-    /// The object as last seen.
-    found: Arc<ObjectStat>,
-    /// How often that was replaced.
-    sights: u64,
-    cache: Cache,
-    clean: Clean,
-    counts: FileCounts,
 }
 
 impl Client {
@@ -188,7 +195,7 @@ impl Client {
             found => found?,
         };
         let way = self.metadata.way(start.elapsed());
-        let (segment_bytes, bytes_max) = match found.policy {
+        let sizes = match found.policy {
             Policy::Parity(policy) => (policy.segment_bytes, file_bytes_max(&policy)),
             _ if options.write => {
                 return Err(FileError::Policy { bucket: bucket.to_owned(), policy: found.policy });
@@ -199,31 +206,7 @@ impl Client {
         if options.truncate && found.object.size > 0 {
             found = self.set_size((bucket, key), 0).await?.1;
         }
-        let cache_bytes = options.cache_bytes.max(CACHE_BYTES_MIN);
-        let inner = Inner {
-            client: Arc::clone(self),
-            bucket: bucket.to_owned(),
-            key: key.to_owned(),
-            write: options.write,
-            piece_bytes: cache_bytes - runs::RUN_BYTES,
-            segment_bytes,
-            bytes_max,
-            reading: self.reading(self.options.quality.class()),
-            way,
-            state: Mutex::new(State {
-                found: Arc::new(found),
-                sights: 0,
-                cache: Cache::new(cache_bytes),
-                clean: Clean::new(options.read_cache_bytes, options.fresh_for),
-                counts: FileCounts::default(),
-            }),
-            opened: start,
-            turns: (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect(),
-            sizing: tokio::sync::Mutex::default(),
-            appending: tokio::sync::Mutex::default(),
-            anew: tokio::sync::Mutex::default(),
-        };
-        Ok(File { inner: Arc::new(inner) })
+        Ok(Inner::new(self, (bucket, key), found, sizes, way, options).into())
     }
 
     /// Whether a file of a bucket whose policy is this, as long as `size` bytes, finds devices for its first segment, as far as they have
@@ -287,8 +270,8 @@ impl File {
         for change in 1.. {
             let began = inner.opened.elapsed();
             let (found, range, (seen, written), mark) = {
-                let mut state = inner.state();
-                let found = Arc::clone(&state.found);
+                let mut state = inner.sure().await?;
+                let found = Arc::clone(state.found());
                 let range = offset..offset.saturating_add(length as u64).min(state.size());
                 if range.is_empty() {
                     return Ok(Bytes::new());
@@ -364,7 +347,8 @@ impl File {
     }
 
     /// Writes bytes from `offset` on, over those that are there and behind the end. They are kept here until a sync or until
-    /// room is needed; then some that were written before are stored first. What lies between the end and `offset` is zero.
+    /// room is needed: what was written before them makes it, which is begun while there is some left. What lies between the end and
+    /// `offset` is zero.
     ///
     /// # Errors
     /// [`AmendError::TooLong`] where they would end behind the last byte that a file of this bucket can have: nothing of them is
@@ -377,8 +361,9 @@ impl File {
             loop {
                 let taken = inner.state().cache.write(segment, at, piece);
                 let Err(oldest) = taken else { break };
-                inner.make_room(oldest).await?;
+                self.make_room(oldest).await?;
             }
+            self.store_behind();
         }
         Ok(())
     }
@@ -393,20 +378,23 @@ impl File {
         let inner = &*self.inner;
         let _alone = inner.appending.lock().await;
         loop {
-            let offset = self.size();
+            let offset = inner.sure().await?.size();
             inner.check_size(offset.saturating_add(bytes.len() as u64))?;
             let pieces: Vec<_> = inner.pieces(offset, bytes).collect();
             let taken = {
                 let mut state = inner.state();
-                // While no room was made, or by others' writes, the end may have moved.
-                if state.size() != offset {
+                // While no room was made, or by others' writes, the end may have moved, or somebody may have begun to move it.
+                if state.size() != offset || state.is_unsure() {
                     continue;
                 }
                 state.cache.write_all(&pieces)
             };
             match taken {
-                Ok(()) => return Ok(offset),
-                Err(Room::After(oldest)) => inner.make_room(oldest).await?,
+                Ok(()) => {
+                    self.store_behind();
+                    return Ok(offset);
+                }
+                Err(Room::After(oldest)) => self.make_room(oldest).await?,
                 Err(Room::Never) => {
                     self.write_at(offset, bytes).await?;
                     return Ok(offset);
@@ -420,7 +408,8 @@ impl File {
     ///
     /// # Errors
     /// [`AmendError::TooLong`], and when it cannot be changed now: the object is what it was before, and so is what this handle
-    /// keeps. After [`ClientError::Unknown`] alone the object may have its new size, or get it yet.
+    /// keeps. After [`ClientError::Unknown`] alone the object may have its new size, or get it yet. So it may where this is dropped before its
+    /// end; either way the handle looks the object up before it is used next, and what was written behind the end is kept.
     pub async fn truncate(&self, size: u64) -> Result<(), FileError> {
         let inner = &*self.inner;
         inner.check_size(size)?;
@@ -430,8 +419,11 @@ impl File {
         for turn in &inner.turns {
             turns.push(turn.lock().await);
         }
-        let sight = inner.state().sights;
-        let (_, now) = inner.client.set_size((&inner.bucket, &inner.key), size).await?;
+        let sight = inner.state().sight();
+        let mut resizing = Resizing { of: inner, is_known: false };
+        let resized = inner.client.set_size((&inner.bucket, &inner.key), size).await;
+        resizing.is_known = !matches!(&resized, Err(AmendError::Metadata(error)) if error.leaves_unknown());
+        let (_, now) = resized?;
         let mut state = inner.state();
         state.saw(now, sight);
         state.cache.cut(size);
@@ -444,12 +436,14 @@ impl File {
     /// # Errors
     /// When some of it cannot be stored now. It is kept, and a later sync tries again.
     pub async fn sync(&self) -> Result<(), FileError> {
-        let (upto, within, behind) = {
+        let upto = {
             let state = self.inner.state();
-            let upto = state.cache.now();
-            let (within, behind) = state.unstored(upto);
-            (upto, within, behind)
+            if state.cache.is_empty() {
+                return Ok(());
+            }
+            state.cache.now()
         };
+        let (within, behind) = self.inner.sure().await?.unstored(upto);
         if let ([one], []) = (&within[..], &behind[..]) {
             return Ok(self.inner.write_back(*one, upto).await?);
         }
@@ -484,8 +478,72 @@ impl File {
 }
 
 impl Inner {
+    /// Of an object as found, whose segments, and which itself, can have so many bytes.
+    fn new(
+        client: &Arc<Client>,
+        (bucket, key): (&str, &str),
+        found: ObjectStat,
+        (segment_bytes, bytes_max): (u64, u64),
+        way: Duration,
+        options: &FileOptions,
+    ) -> Self {
+        let cache_bytes = options.cache_bytes.max(CACHE_BYTES_MIN);
+        let clean = Clean::new(options.read_cache_bytes, options.fresh_for);
+        Self {
+            client: Arc::clone(client),
+            bucket: bucket.to_owned(),
+            key: key.to_owned(),
+            write: options.write,
+            piece_bytes: cache_bytes - runs::RUN_BYTES,
+            segment_bytes,
+            bytes_max,
+            reading: client.reading(client.options.quality.class()),
+            way,
+            state: Mutex::new(State::new(found, Cache::new(cache_bytes), clean)),
+            opened: Instant::now(),
+            landed: tokio::sync::Notify::new(),
+            turns: (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect(),
+            sizing: tokio::sync::Mutex::default(),
+            appending: tokio::sync::Mutex::default(),
+            anew: tokio::sync::Mutex::default(),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("never poisoned: no panic while held")
+    }
+
+    /// The same once the object was looked up, where nobody knows what became of it.
+    ///
+    /// # Errors
+    /// When it cannot be looked up.
+    async fn sure(&self) -> Result<MutexGuard<'_, State>, ClientError> {
+        loop {
+            let sight = {
+                let state = self.state();
+                if !state.is_unsure() {
+                    return Ok(state);
+                }
+                state.sight()
+            };
+            self.carried_out().await?;
+            let now = self.client.locate(&self.bucket, &self.key).await?;
+            self.state().saw(now, sight);
+        }
+    }
+
+    /// Returns once the metadata server has carried out what it was asked for before. A commit that nobody waits for any more may be in its
+    /// queue yet, and looks do not queue.
+    async fn carried_out(&self) -> Result<(), ClientError> {
+        match self.client.metadata.renew(NO_INTENT).await {
+            Ok(_) | Err(ClientError::Refused(MetaFault::IntentOver(_))) => Ok(()),
+            // Whoever hears of this has asked for no change.
+            Err(ClientError::Unknown { address, waited }) => {
+                let cause = format!("no answer within {} s", waited.as_secs());
+                Err(ClientError::Unreachable { address, cause })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the handle may write, and the object have so many bytes.
@@ -528,14 +586,9 @@ impl Inner {
 
     /// Stores what was written to a segment, to make room; where that makes the object longer, what was written behind its end
     /// before that segment with it.
-    async fn make_room(&self, segment: usize) -> Result<(), AmendError> {
-        let behind = {
-            let mut state = self.state();
-            state.counts.evictions += 1;
-            let (_, mut behind) = state.unstored(Moment::LAST);
-            behind.retain(|&other| other <= segment);
-            behind
-        };
+    async fn evict(&self, segment: usize) -> Result<(), AmendError> {
+        let (_, mut behind) = self.sure().await?.unstored(Moment::LAST);
+        behind.retain(|&other| other <= segment);
         match behind.last() == Some(&segment) {
             true => self.write_behind(&behind, Moment::LAST).await,
             false => self.write_back(segment, Moment::LAST).await,
@@ -563,13 +616,13 @@ impl Inner {
     async fn store(&self, segments: &[usize], upto: Moment) -> Result<(), AmendError> {
         let (mut flights, mut ranges) = (Vec::new(), Vec::new());
         let (found, sight) = {
-            let mut state = self.state();
+            let mut state = self.sure().await?;
             for &segment in segments {
                 let Some(lot) = state.cache.take_off(segment, upto) else { continue };
                 ranges.extend(lot);
                 flights.push(Flight { of: self, segment, began: self.opened.elapsed(), stored: false });
             }
-            (Arc::clone(&state.found), state.sights)
+            (Arc::clone(state.found()), state.sight())
         };
         if ranges.is_empty() {
             return Ok(());
@@ -583,12 +636,8 @@ impl Inner {
         state.counts.in_place_bytes += changed.in_place_bytes;
         state.counts.segments_anew += changed.segments_anew;
         state.counts.segments_added += changed.segments_added;
-        if let Some(grown) = changed.grown {
-            state.grew(&grown);
-        }
-        if let Some(now) = changed.now {
-            state.saw(now, sight);
-        }
+        state.changed(changed.grown, changed.now, sight);
+        state.behind.stored();
         drop(state);
         flights.iter_mut().for_each(|flight| flight.stored = true);
         Ok(())
@@ -598,10 +647,10 @@ impl Inner {
     async fn look_again(&self, before: &ObjectStat, error: GetError) -> Result<(), GetError> {
         let sight = {
             let state = self.state();
-            if state.found.object.version != before.object.version {
+            if state.found().object.version != before.object.version {
                 return Ok(());
             }
-            state.sights
+            state.sight()
         };
         let holders = || before.segments.iter().flat_map(|layout| &layout.holders);
         let addresses = || holders().map(|holder| self.client.address_of(holder.device)).collect::<Vec<_>>();
@@ -616,44 +665,18 @@ impl Inner {
     }
 }
 
-impl State {
-    fn size(&self) -> u64 {
-        self.found.object.size.max(self.cache.end())
-    }
-
-    /// Segments with something that was written up to a moment and is not stored: those that lie within the object as last
-    /// seen, and those that end behind it.
-    fn unstored(&self, upto: Moment) -> (Vec<usize>, Vec<usize>) {
-        let size = self.found.object.size;
-        self.cache.unstored(upto).into_iter().partition(|&segment| self.cache.end_of(segment) <= size)
-    }
-
-    fn grew(&mut self, grown: &Grown) {
-        self.sights += 1;
-        Arc::make_mut(&mut self.found).grow(grown);
-    }
-
-    /// Takes what was found by a look that began at the sight of this number.
-    fn saw(&mut self, now: ObjectStat, sight: u64) {
-        self.counts.lookups += 1;
-        if sight != self.sights && !is_later(&now, &self.found) {
-            return;
-        }
-        self.sights += 1;
-        self.found = Arc::new(now);
-        self.clean.forget();
-    }
+/// The object's size is being changed. Where nobody knows what came of that, the object is looked up before it is used next.
+struct Resizing<'a> {
+    of: &'a Inner,
+    is_known: bool,
 }
 
-/// Whether of two looks at about the same time this one saw the later object. A put has the version that it was given when it began,
-/// which may be before what it replaces. Clocks say nothing where one look began after the other: the metadata server's may have been
-/// set back. Nor of what was grown here, of which nobody said when that was: but a segment only gets longer, what is cut has another.
-fn is_later(now: &ObjectStat, before: &ObjectStat) -> bool {
-    let lasts = now.segments.last().zip(before.segments.last());
-    let same = lasts.filter(|(now, before)| now.segment == before.segment);
-    let longer = same.map_or(Ordering::Equal, |(now, before)| now.length.cmp(&before.length));
-    let committed = |stat: &ObjectStat| (stat.object.committed, stat.object.version);
-    longer.then_with(|| committed(now).cmp(&committed(before))).is_gt()
+impl Drop for Resizing<'_> {
+    fn drop(&mut self) {
+        if !self.is_known {
+            self.of.state().doubt();
+        }
+    }
 }
 
 /// Ranges that are being stored. However that ends, the cache is told.
@@ -668,81 +691,9 @@ impl Drop for Flight<'_> {
     fn drop(&mut self) {
         let mut state = self.of.state();
         let stored = state.cache.landed(self.segment, self.stored);
-        let size = state.found.object.size;
+        let size = state.found().object.size;
         state.clean.stored(self.began, &stored, size);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::amend::found as file;
-    use steadfast_protocol::{SegmentId, Time, Version, message::ObjectRecord, policy::Pledge};
-
-    fn found(committed: u64, version: u64) -> ObjectStat {
-        let object = ObjectRecord {
-            key: "object".to_owned(),
-            size: 0,
-            version: Version(version),
-            contents: Version(version),
-            committed: Time(committed),
-            segments: Vec::new(),
-            pledge: Pledge::default(),
-        };
-        ObjectStat { object, segments: Vec::new(), policy: "parity".parse().unwrap() }
-    }
-
-    fn state(found: ObjectStat) -> State {
-        let (cache, clean) = (Cache::new(CACHE_BYTES_MIN), Clean::new(0, Duration::ZERO));
-        State { found: Arc::new(found), sights: 0, cache, clean, counts: FileCounts::default() }
-    }
-
-    #[test]
-    fn of_two_looks_at_a_time_the_later_commit_counts() {
-        let mut state = state(found(10, 5));
-        // A put that began before version 5 did, committed after it.
-        state.saw(found(20, 4), 0);
-        state.saw(found(10, 5), 0);
-        assert_eq!(state.found.object.version, Version(4), "what it replaced came late");
-        state.saw(found(20, 6), 0);
-        assert_eq!(state.found.object.version, Version(6));
-        // The server was started again with its clock set back.
-        let sight = state.sights;
-        state.saw(found(3, 7), sight);
-        assert_eq!(state.found.object.version, Version(7));
-    }
-
-    #[test]
-    fn a_late_look_does_not_take_back_what_was_grown_since() {
-        let before = file(&[100, 50]);
-        let base = before.object.version;
-        let [sixth, seventh, eighth] = [6, 7, 8].map(Version);
-        let mut state = state(before.clone());
-        state.grew(&Grown { base, version: sixth, size: 160 });
-        // Another change of the handle looks the object up, as the metadata server counted that in: later than it was committed.
-        let (sight, mut look) = (state.sights, (*state.found).clone());
-        look.object.committed = Time(before.object.committed.0 + 60);
-        // Two appends land before it is done.
-        state.grew(&Grown { base: sixth, version: seventh, size: 170 });
-        state.grew(&Grown { base: seventh, version: eighth, size: 180 });
-        state.saw(look.clone(), sight);
-        assert_eq!(
-            (state.size(), state.found.object.version),
-            (180, eighth),
-            "the next append goes behind them"
-        );
-        // One that saw more of the segment did so after them, whatever the clock.
-        let mut longer = look.clone();
-        longer.object.committed = Time(0);
-        longer.grow(&Grown { base: sixth, version: Version(9), size: 190 });
-        state.saw(longer, sight);
-        assert_eq!((state.size(), state.found.object.version), (190, Version(9)));
-        // What was cut has another segment.
-        let mut cut = look;
-        cut.object = ObjectRecord { size: 120, version: Version(10), ..cut.object };
-        let last = cut.segments.last_mut().unwrap();
-        (last.segment, last.length) = (SegmentId(77), 20);
-        state.saw(cut, sight);
-        assert_eq!((state.size(), state.found.object.version), (120, Version(10)));
+        drop(state);
+        self.of.landed.notify_waiters();
     }
 }

@@ -1,10 +1,7 @@
 //! Reads through a handle of bytes that others change meanwhile: no granule is torn.
 
 use super::*;
-use crate::{
-    Quality,
-    reserve::tests::{client, device_of, found, layout, serving},
-};
+use crate::reserve::tests::{client, device_of, found, layout, serving};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use steadfast_disk::{Tag, checksum};
 use steadfast_net::Stream;
@@ -46,31 +43,10 @@ async fn opened(stored: &Arc<AtomicU8>) -> File {
     let client = Arc::new(client(&address, Vec::new()));
     client.pool.connection(&address).await.unwrap();
     let found = found();
-    let options = FileOptions::default();
-    let inner = Inner {
-        bucket: "data".to_owned(),
-        key: "object".to_owned(),
-        write: true,
-        piece_bytes: options.cache_bytes,
-        segment_bytes: found.object.size,
-        bytes_max: found.object.size,
-        reading: client.reading(Quality::default()),
-        way: Duration::ZERO,
-        state: Mutex::new(State {
-            found: Arc::new(found),
-            sights: 0,
-            cache: Cache::new(options.cache_bytes),
-            clean: Clean::new(options.read_cache_bytes, Duration::MAX),
-            counts: FileCounts::default(),
-        }),
-        opened: Instant::now(),
-        turns: Vec::new(),
-        sizing: tokio::sync::Mutex::default(),
-        appending: tokio::sync::Mutex::default(),
-        anew: tokio::sync::Mutex::default(),
-        client,
-    };
-    File { inner: Arc::new(inner) }
+    let options = FileOptions { fresh_for: Duration::MAX, ..FileOptions::default() };
+    let sizes = (found.object.size, found.object.size);
+    let inner = Inner::new(&client, ("data", "object"), found, sizes, Duration::ZERO, &options);
+    inner.into()
 }
 
 #[tokio::test]

@@ -10,6 +10,9 @@
 //!     └── one cannot be had so ───┴──────┘
 //! ```
 //!
+//! A node that has no room to say what it holds is asked again when it says, too, unless nothing of its chunk is missing: for a while where the
+//! others can make up for it, as those are not to be loaded at once with what is only slow, and for as long as for rows where not.
+//!
 //! Nobody is held up for it. Where a data chunk is lost, the others are read as they are, and parity at just the versions that
 //! they show; of the lost chunks at what all parity that is read holds. Where parity never gets there (its node died before it heard),
 //! every second attempt asks for the oldest state instead, which all that answered can give.
@@ -57,6 +60,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Nodes that refuse are waited for so long together, which is no attempt at another state. Picked by eye: a node that is busy has room
 /// within a few of the times that it names.
 const REFUSED_MAX: Duration = Duration::from_secs(5);
+/// The same where the others make up for what they hold: about as long as a node that says nothing is waited for.
+const SPARED_MAX: Duration = Duration::from_secs(2);
+/// Each time so long at least: a node that names no time would be asked for ever.
+const REFUSED_MIN: Duration = Duration::from_millis(1);
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -74,6 +81,13 @@ pub enum GatherInput {
         chunk: u32,
         /// What the node said.
         cause: Cause,
+    },
+    /// The same answer: its node has no room to say it now.
+    Busy {
+        /// The chunk.
+        chunk: u32,
+        /// When it makes sense to ask again.
+        after: Duration,
     },
     /// The answer to [`GatherAction::Read`]: the rows are here, and intact.
     Row {
@@ -202,6 +216,8 @@ pub struct Gather {
     lacking: BTreeMap<u32, Cause>,
     /// How often too few chunks were to be had.
     short: u32,
+    /// When the last of the nodes is to be asked again that had no room to say what they hold.
+    busy: Option<Duration>,
     /// How long nodes that refused were waited for.
     refused_for: Duration,
     actions: VecDeque<GatherAction>,
@@ -230,6 +246,7 @@ impl Gather {
             failed: BTreeMap::new(),
             lacking: BTreeMap::new(),
             short: 0,
+            busy: None,
             refused_for: Duration::ZERO,
             actions: VecDeque::from([GatherAction::AskVersions { after: Duration::ZERO }]),
         }
@@ -257,6 +274,12 @@ impl Gather {
             GatherInput::Versions { chunk, held } => self.answered(chunk, held),
             GatherInput::Lacks { chunk, cause } => {
                 self.lacking.insert(chunk, cause);
+                self.answered(chunk, None);
+            }
+            GatherInput::Busy { chunk, after } => {
+                if let Step::Asking(_) = &self.step {
+                    self.busy = self.busy.max(Some(after));
+                }
                 self.answered(chunk, None);
             }
             GatherInput::Row { chunk, version } => {
@@ -309,7 +332,15 @@ impl Gather {
         let bad = rows.filter(|(_, times)| **times >= FAILURES_MAX).map(|(row, _)| *row);
         let apart: Option<BTreeMap<u32, Choice>> =
             bad.map(|row| Some((row, self.chosen(versions, Some(row))?))).collect();
-        let Some((usual, apart)) = self.chosen(versions, None).zip(apart) else {
+        let chosen = self.chosen(versions, None).zip(apart);
+        if let Some(after) = self.busy.take() {
+            let all = chosen.iter().flat_map(|(usual, apart)| apart.values().chain([usual]));
+            let most = all.map(|choice| self.spared_for(choice)).max().unwrap_or(REFUSED_MAX);
+            if self.refused_for + after < most {
+                return self.later(after);
+            }
+        }
+        let Some((usual, apart)) = chosen else {
             self.short += 1;
             return if self.short < FAILURES_MAX { self.again() } else { self.give_up() };
         };
@@ -379,6 +410,18 @@ impl Gather {
         let named = data.iter().filter_map(|chunk| Some((*chunk as ChunkNumber, of(chunk)?.version)));
         let oldest = common(named, &held, shape.data as ChunkNumber);
         Some(Choice { oldest, data, parity })
+    }
+
+    /// How long nodes are waited for that had no room to say what they hold, where this would be read without them.
+    fn spared_for(&self, choice: &Choice) -> Duration {
+        let lacks = |chunk: &u32| self.lacking.contains_key(chunk);
+        let mut wanted = (0..self.shape.data).filter(|chunk| self.is_wanted(*chunk));
+        match choice.data.iter().any(lacks) {
+            // They may make up for what it lacks.
+            true => REFUSED_MAX,
+            false if wanted.all(|chunk| choice.data.contains(&chunk)) => Duration::ZERO,
+            false => SPARED_MAX,
+        }
     }
 
     /// Whether a chunk is read no more, in a row or at all.
@@ -478,6 +521,7 @@ impl Gather {
 
     /// Asks for the same once those that refused may have room.
     fn later(&mut self, after: Duration) {
+        let after = after.max(REFUSED_MIN);
         self.refused_for += after;
         if self.refused_for > REFUSED_MAX {
             return self.again();

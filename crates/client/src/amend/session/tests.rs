@@ -3,7 +3,10 @@
 use super::*;
 use crate::{
     Ingest,
-    amend::parts::{self, Ranges, tests::found},
+    amend::{
+        faked::{self, Heard},
+        parts::{self, Ranges, tests::found},
+    },
     chunks::zeros,
     reserve::tests::{client, device_of, layout, serving, serving_opened},
 };
@@ -17,7 +20,7 @@ use steadfast_protocol::{
 use tokio::sync::mpsc;
 
 /// One that has begun, of an object of one segment of chunks.
-fn amendment<'a>(client: &'a Client, left: &'a Left) -> Amendment<'a> {
+fn amendment<'a>(client: &'a Client, left: &'a Left<'a>) -> Amendment<'a> {
     let begun = PutBegun {
         intent: IntentId(1),
         version: Version(2),
@@ -44,6 +47,7 @@ fn amendment<'a>(client: &'a Client, left: &'a Left) -> Amendment<'a> {
         left,
         gone: BTreeSet::new(),
         committing: Committing::default(),
+        is_over: false,
     }
 }
 
@@ -322,7 +326,7 @@ async fn silent(refuses: bool) -> (String, mpsc::UnboundedReceiver<NodeRequest>)
 }
 
 /// One of an empty file, and the parts of what is written to it: so many segments of 1 MiB.
-fn growing<'a>(client: &'a Client, left: &'a Left, ranges: &Ranges) -> (Amendment<'a>, Vec<parts::Part>) {
+fn growing<'a>(client: &'a Client, left: &'a Left<'a>, ranges: &Ranges) -> (Amendment<'a>, Vec<parts::Part>) {
     let mut file = found(&[]);
     file.policy = "parity:code=rs(4,2),segment=1MiB,domain=device".parse().unwrap();
     let mut amendment = amendment(client, left);
@@ -365,6 +369,104 @@ async fn segments_are_stored_several_at_a_time_and_known_when_that_is_given_up()
         let touched: BTreeSet<SegmentId> =
             amendment.made().touched.iter().map(|&(_, segment)| segment).collect();
         assert_eq!(touched, &handed_over | &written, "to be freed");
+    }
+}
+
+/// An amendment of an object of three segments, of which it has fenced two and written some blocks of another; and what those are.
+async fn half_way<'a>(
+    client: &'a Client,
+    left: &'a Left<'a>,
+) -> (Amendment<'a>, BTreeSet<(DeviceId, SegmentId)>) {
+    let ranges = [(0, Bytes::from(vec![7; 6 << 20]))];
+    let (mut amendment, parts) = growing(client, left, &ranges);
+    let found = faked::object(3).segments;
+    amendment.fence(&found[0], &BTreeSet::new()).await.unwrap();
+    amendment.fence(&found[2], &BTreeSet::new()).await.unwrap();
+    amendment.found = found;
+    let wish = Wish::default();
+    let storing = client.store_parts(&amendment, parts, &ranges, &wish);
+    let under_way = async {
+        while amendment.made().touched.len() < 16 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        stored = storing => panic!("nothing was confirmed: {stored:?}"),
+        () = under_way => {}
+    }
+    let touched = amendment.made().touched.clone();
+    (amendment, touched)
+}
+
+#[tokio::test]
+async fn one_that_is_dropped_half_way_is_given_up_and_what_it_wrote_is_deleted() {
+    let (heard, mut hears) = mpsc::unbounded_channel();
+    let mut client = client(&faked::node(heard.clone()).await, Vec::new());
+    let store = faked::metadata(&mut client, faked::object(3), heard).await;
+    let left = Left::of(&client, ("data", "object"));
+    let (amendment, touched) = half_way(&client, &left).await;
+    let (intent, base, epoch) = (amendment.begun.intent, amendment.base, amendment.begun.epoch);
+    store.lock().unwrap().knows(intent, base, epoch);
+    drop(amendment);
+    let heard = faked::settled(&client, &mut hears).await;
+    let told = |heard: &Heard| matches!(heard, Heard::Meta(_));
+    let [Heard::Meta(Change::GiveUp { intent: ended, fenced })] =
+        &heard.iter().filter(|heard| told(heard)).collect::<Vec<_>>()[..]
+    else {
+        panic!("{heard:?}")
+    };
+    assert_eq!((*ended, &fenced[..]), (intent, &[SegmentId(1), SegmentId(3)][..]));
+    assert_eq!(faked::deleted(&heard), touched);
+    drop(left);
+    assert!(faked::settled(&client, &mut hears).await.is_empty(), "all of it is open again");
+}
+
+/// It would have begun again, and stored anew what it has fenced.
+#[tokio::test]
+async fn one_that_is_dropped_after_another_writer_was_first_opens_what_it_has_fenced() {
+    let (heard, mut hears) = mpsc::unbounded_channel();
+    let mut client = client(&faked::node(heard.clone()).await, Vec::new());
+    let store = faked::metadata(&mut client, faked::object(3), heard).await;
+    let left = Left::of(&client, ("data", "object"));
+    // So does what an attempt before it has left.
+    left.add(&[SegmentId(2)].into(), Epoch(2));
+    let (amendment, touched) = half_way(&client, &left).await;
+    let (intent, base, epoch) = (amendment.begun.intent, amendment.base, amendment.begun.epoch);
+    store.lock().unwrap().knows(intent, base, epoch);
+    store.lock().unwrap().object.object.version = Version(77);
+    drop(amendment);
+    let heard = faked::settled(&client, &mut hears).await;
+    match heard.iter().rfind(|heard| matches!(heard, Heard::Meta(_))) {
+        Some(Heard::Meta(Change::GiveUp { fenced, .. })) => assert_eq!(fenced[..], [1, 2, 3].map(SegmentId)),
+        other => panic!("{other:?}"),
+    }
+    let deletes = heard.iter().filter(|heard| matches!(heard, Heard::Node(NodeRequest::Delete { .. })));
+    assert_eq!(deletes.count(), touched.len());
+}
+
+#[tokio::test]
+async fn of_one_that_may_be_there_nothing_is_deleted() {
+    let (heard, mut hears) = mpsc::unbounded_channel();
+    let mut client = client(&faked::node(heard.clone()).await, Vec::new());
+    let store = faked::metadata(&mut client, faked::object(3), heard).await;
+    // Its commit was asked for; or it is over, and nobody here knows how.
+    for has_begun in [true, false] {
+        let left = Left::of(&client, ("data", "object"));
+        let (amendment, _) = half_way(&client, &left).await;
+        let (intent, base, epoch) = (amendment.begun.intent, amendment.base, amendment.begun.epoch);
+        if has_begun {
+            store.lock().unwrap().knows(intent, base, epoch);
+            amendment.committing.begin();
+        } else {
+            store.lock().unwrap().forgets(intent);
+        }
+        drop(amendment);
+        drop(left);
+        let heard = faked::settled(&client, &mut hears).await;
+        let is_deleted = |heard: &Heard| matches!(heard, Heard::Node(NodeRequest::Delete { .. }));
+        let is_told = |heard: &Heard| matches!(heard, Heard::Meta(Change::GiveUp { .. }));
+        assert!(!heard.iter().any(is_deleted), "{heard:?}");
+        assert_eq!(heard.iter().any(is_told), !has_begun);
     }
 }
 

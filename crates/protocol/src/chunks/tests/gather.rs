@@ -259,6 +259,82 @@ fn of_two_that_refuse_the_one_that_says_later_is_waited_for() {
     assert_eq!(failed(&mut core, 1, overtaken(1)), [AGAIN]);
 }
 
+/// These hold what they say, or say after how many ms they are to be asked again.
+fn answer_or_refuse(core: &mut Gather, versions: [Result<ChunkVersions, u64>; 4]) -> Vec<GatherAction> {
+    for (chunk, held) in (0..).zip(versions) {
+        core.handle(match held {
+            Ok(held) => GatherInput::Versions { chunk, held: Some(held) },
+            Err(ms) => GatherInput::Busy { chunk, after: Duration::from_millis(ms) },
+        });
+    }
+    drain(core)
+}
+
+#[test]
+fn who_has_no_room_to_say_what_it_holds_is_asked_again_when_it_says() {
+    let (data, of_both) = (|| Ok(of_data(1)), || Ok(of_parity([1, 1])));
+    // Too few without it: for as long as for rows, and not for ever.
+    for (ms, times) in [(300, 16), (2000, 2)] {
+        let mut core = gather(&[12, 13], 0..6);
+        drain(&mut core);
+        for _ in 0..times {
+            assert_eq!(answer_or_refuse(&mut core, [Err(ms), data(), of_both(), of_both()]), [later(ms)]);
+        }
+        let mut back = core.clone();
+        let both = [read(0, 0, RowsAt::Newest), read(1, 0, RowsAt::Newest)];
+        assert_eq!(answer_or_refuse(&mut back, [data(), data(), of_both(), of_both()]), both);
+        assert_eq!(answer_or_refuse(&mut core, [Err(ms), data(), of_both(), of_both()]), [AGAIN]);
+        let end = answer_or_refuse(&mut core, [Err(ms), data(), of_both(), of_both()]);
+        assert!(matches!(end[..], [GatherAction::Failed(ReadError::NotEnough { .. })]), "{end:?}");
+    }
+    // The longest that any of them says.
+    let mut core = gather(&[], 0..1);
+    drain(&mut core);
+    assert_eq!(answer_or_refuse(&mut core, [Err(50), data(), Err(300), Err(70)]), [later(300)]);
+}
+
+#[test]
+fn who_has_no_room_is_waited_for_less_where_the_others_suffice() {
+    let (data, of_both) = (|| Ok(of_data(1)), || Ok(of_parity([1, 1])));
+    let mut core = gather(&[], 0..1);
+    drain(&mut core);
+    let without = || [Err(900), data(), of_both(), of_both()];
+    for _ in 0..2 {
+        assert_eq!(answer_or_refuse(&mut core, without()), [later(900)]);
+    }
+    assert_eq!(answer_or_refuse(&mut core, without()), [read(1, 0, RowsAt::Newest)]);
+    // Nothing of it is wanted, nor of what it would stand in for.
+    let mut core = gather(&[], 0..1);
+    drain(&mut core);
+    assert_eq!(
+        answer_or_refuse(&mut core, [data(), Err(5), Err(5), of_both()]),
+        [read(0, 0, RowsAt::Newest)]
+    );
+    // It may make up for one that lacks changes, which is read as it is only without it.
+    let mut core = gather(&[13], 0..1);
+    drain(&mut core);
+    let all = || [data(), data(), of_both(), of_both()];
+    assert_eq!(answer_or_refuse(&mut core, all()), [read(0, 0, RowsAt::Newest)]);
+    assert_eq!(failed(&mut core, 0, lacks_changes(0)), [AGAIN]);
+    let busy = || [data(), Err(1000), of_both(), of_both()];
+    for _ in 0..4 {
+        assert_eq!(answer_or_refuse(&mut core, busy()), [later(1000)]);
+    }
+    assert_eq!(answer_or_refuse(&mut core, busy()), [read(0, 0, RowsAt::Data(1))]);
+}
+
+/// It names no time.
+#[test]
+fn who_refuses_for_no_time_at_all_is_not_asked_for_ever() {
+    let mut core = gather(&[12, 13], 0..6);
+    drain(&mut core);
+    let ended = (0..10_000).find(|_| {
+        let next = answer_or_refuse(&mut core, [Err(0), Ok(of_data(1)), Err(0), Err(0)]);
+        matches!(next[..], [GatherAction::Failed(_)])
+    });
+    assert!(ended.is_some());
+}
+
 #[test]
 fn too_few_are_asked_twice_and_named() {
     let mut core = gather(&[11], 0..2);
@@ -319,6 +395,11 @@ fn whatever_nodes_do_a_row_is_of_one_state_and_it_ends() {
                         assert!(asked.is_empty(), "case {case}: what was asked is not answered");
                         (rows, blocks) = Default::default();
                         for chunk in 0..4u32 {
+                            if below(trouble) == 0 {
+                                let after = Duration::from_millis(below(600));
+                                core.handle(GatherInput::Busy { chunk, after });
+                                continue;
+                            }
                             let held = match chunk {
                                 _ if below(trouble) == 0 => None,
                                 0..2 => Some(of_data(versions[chunk as usize])),
