@@ -1,12 +1,12 @@
 //! `steadfast lab list|run|report`.
 
-use crate::{arguments::Lab, figures};
+use crate::{arguments::Lab, exit::Refusal, figures};
 use anyhow::Context;
 use std::{
     fs::File,
     io::{ErrorKind, Seek, Write},
     os::unix::fs::MetadataExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -44,6 +44,7 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
             }
         }
         Lab::Report { results, output } => {
+            check_page_is_no_result(&results, &output)?;
             let page = steadfast_lab::page::render(&steadfast_lab::page::read(&results)?)?;
             std::fs::write(&output, page.html).with_context(|| output.display().to_string())?;
             if !page.missing.is_empty() {
@@ -53,6 +54,19 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A page in the place of what it is made of would be all that is left of hours of runs.
+fn check_page_is_no_result(results: &[PathBuf], output: &Path) -> Result<(), Refusal> {
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let page = file(output);
+    match results.iter().find(|result| page.is_some() && file(result) == page) {
+        Some(result) => Err(Refusal::Wrong(format!(
+            "{} holds the results themselves: give the page another name with --output",
+            result.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// A file for a picture: opened before the run that draws it, removed again where that made none.
@@ -133,6 +147,20 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), picture);
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_page_does_not_replace_its_results() {
+        let dir = tempfile::tempdir().unwrap();
+        let [result, link, page] = ["runs.jsonl", "link", "report.html"].map(|name| dir.path().join(name));
+        fs::write(&result, "figures").unwrap();
+        std::os::unix::fs::symlink(&result, &link).unwrap();
+        let check = |output: &Path| check_page_is_no_result(std::slice::from_ref(&result), output);
+        assert!(check(&page).is_ok(), "it is not there yet");
+        fs::write(&page, "an earlier page").unwrap();
+        assert!(check(&page).is_ok());
+        assert!(check(&result).is_err() && check(&link).is_err());
+        assert_eq!(fs::read_to_string(&result).unwrap(), "figures");
     }
 
     #[test]
