@@ -111,7 +111,7 @@ pub enum LogEvent {
         /// Bytes of room that are kept; 0: there is too little.
         bytes: u64,
     },
-    /// What was sent waits behind a change of another data chunk whose node is gone before it said what is committed: it may never be
-    /// durable here.
+    /// What was sent waits behind a change of another data chunk whose node is gone, or stands still, before it said what is committed: it
+    /// may never be durable here.
     HeldUp,
 }

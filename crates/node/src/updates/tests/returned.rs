@@ -375,8 +375,13 @@ async fn parity_that_has_no_room_for_a_question_is_asked_again_in_time() {
     for parity in SHAPE.data..SHAPE.chunks {
         life.service.updates.peers.is_served_at(device_of(parity), address.clone());
     }
-    let told = asked(&life, &rows(RowsAt::Newest)).await;
-    assert!(told.as_ref().is_err_and(lacks_changes), "{told:?}");
+    // Without a question that would look where they are.
+    let device = life.device(CHUNK);
+    let lane = (life.service.lane_stream(), Priority::Normal);
+    let described = crate::updates::medium::ask(&device, lane, Op::Describe { segment: SEGMENT }).await;
+    let Ok(OpOutput::Described(Some(extent))) = described else { panic!("it is there: {described:?}") };
+    let read = crate::updates::returned::before_read(&life.service, &device, &extent).await;
+    assert!(read.as_ref().is_err_and(lacks_changes), "{read:?}");
     life.end().await;
 }
 
