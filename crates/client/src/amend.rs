@@ -11,7 +11,8 @@
 //! All of them read what they must, write blocks under a new segment's name until the durability rule holds for them and
 //! those that stay, and commit a layout that lists both: readers see the object before or after, whole. A client that dies
 //! leaves an intent that ends, blocks that are swept, and segments that cannot be changed in place until that end; one whose caller drops it
-//! tidies up behind that. Where another writer is first the change is made again on the new version, a few times.
+//! tidies up behind that. Where another writer is first to change the same segments the change is made again on the new version, a few
+//! times; what others change of other segments stands beside it.
 //!
 //! Left out: which blocks an update touches, which are dropped, and where others go (`steadfast_protocol::plan`).
 
@@ -49,6 +50,8 @@ use steadfast_protocol::{
 pub struct AmendReport {
     /// The object's version: a new one, unless there was nothing to do.
     pub version: Version,
+    /// Whether others have changed other segments of the object meanwhile: it has both.
+    pub beside_others: bool,
     /// From the call until the version was committed.
     pub latency: Duration,
     /// K: original blocks of all segments.

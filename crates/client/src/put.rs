@@ -327,6 +327,7 @@ impl Put<'_> {
                     size: stored.report.size,
                     segments,
                     pledge: self.wish.quality.pledge(),
+                    base: None,
                 }
             };
             match self.client.metadata.change_under(self.begun.lease_ms, commit).await? {

@@ -172,6 +172,7 @@ fn commit(begun: &PutBegun) -> Change {
         size: OBJECT_BYTES,
         segments: vec![layout],
         pledge: Pledge::default(),
+        base: None,
     }
 }
 

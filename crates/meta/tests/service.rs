@@ -493,6 +493,7 @@ fn a_refused_change_leaves_nothing_among_others_of_its_batch() {
                         size: 1,
                         segments: vec![],
                         pledge: Pledge::default(),
+                        base: None,
                     }
                 };
                 tokio::spawn(async move { ask(&service, id(number), change).await })

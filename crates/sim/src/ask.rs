@@ -111,6 +111,7 @@ impl Asking {
             size: commit.length,
             segments: vec![commit.layout(&done)],
             pledge: Pledge::default(),
+            base: None,
         };
         let then = Then::Committed(commit.segment, done);
         Self::new(MetaRequest::Change { id: id(number, 1), change }, then)

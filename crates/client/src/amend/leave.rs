@@ -313,6 +313,7 @@ async fn change_in_turn(
 fn both(first: AmendReport, second: AmendReport) -> AmendReport {
     AmendReport {
         version: second.version,
+        beside_others: first.beside_others || second.beside_others,
         latency: first.latency + second.latency,
         originals: second.originals,
         stored_before: first.stored_before,

@@ -37,6 +37,11 @@ pub(super) enum Becomes {
 }
 
 impl Part {
+    /// Whether it is there only because something is written behind it, or the object is to have so many bytes.
+    pub(super) fn is_gap(&self) -> bool {
+        self.ranges.is_empty() && matches!(self.becomes, Becomes::New(_))
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }

@@ -6,7 +6,7 @@
 //! has room, and are counted in then ([`Change::Grow`]); else that segment is stored anew, and others behind it.
 
 use super::{
-    AmendError,
+    AmendError, AmendReport,
     fences::Left,
     in_place, log_unmade,
     parts::{Becomes, Part, Ranges, over, parts, recut, slice},
@@ -227,9 +227,13 @@ impl Client {
         let of = (left.len(), true);
         let added = left.iter().filter(|part| matches!(part.becomes, Becomes::New(_))).count() as u64;
         let anew = left.len() as u64 - added;
+        let zeros =
+            left.iter().filter(|part| part.is_gap()).filter_map(|part| u32::try_from(part.position).ok());
+        let zeros = zeros.collect();
         let before = ObjectStat { object: found.object.clone(), segments: Vec::new(), policy: found.policy };
         let class = Wish { quality: self.options.quality.class(), ..Wish::default() };
         let mut amendment = Amendment::begin(self, left_fenced, object, found, of, (class, bytes)).await?;
+        amendment.zeros = zeros;
         let wish = amendment.wish;
         let lease = amendment.lease();
         let committing = async {
@@ -251,19 +255,30 @@ impl Client {
         changed.segments_added += added;
         changed.written_bytes += report.written_bytes;
         // That is done and known: nothing that fails after it makes it undone.
-        let (base, version) = (before.object.version, report.version);
-        let now = before.committed(layouts, size, version);
-        if now.segments.last().is_none_or(|last| last.version == version) {
-            return Ok(now);
+        Ok(self.made_of(object, before, (layouts, size), &report).await)
+    }
+
+    /// The object as a change left it that was made of what it was `before` and listed these segments, `size` bytes of them: looked up where
+    /// others have changed other segments meanwhile.
+    pub(super) async fn made_of(
+        &self,
+        (bucket, key): (&str, &str),
+        before: ObjectStat,
+        (layouts, size): (Vec<SegmentLayout>, u64),
+        report: &AmendReport,
+    ) -> ObjectStat {
+        let base = before.object.version;
+        let now = before.committed(layouts, size, report.version);
+        if !report.beside_others {
+            return now;
         }
-        // The last segment stayed, and others may have made it longer meanwhile.
-        match self.stat(object.0, object.1).await {
-            Ok(now) => Ok(now),
+        match self.stat(bucket, key).await {
+            Ok(now) => now,
             Err(error) => {
                 tracing::debug!(%error, "not looked up after a commit");
                 // Whoever makes it longer by this is told to look first.
                 let object = ObjectRecord { version: base, ..now.object };
-                Ok(ObjectStat { object, ..now })
+                ObjectStat { object, ..now }
             }
         }
     }

@@ -104,8 +104,7 @@ impl Client {
         Ok((report, now))
     }
 
-    /// Drops what an object as found has behind its first `size` bytes; and the object as it is then. Its last segment is
-    /// another, so no growth of others can have come between.
+    /// Drops what an object as found has behind its first `size` bytes; and the object as it is then.
     async fn shorten(
         &self,
         object: (&str, &str),
@@ -149,6 +148,7 @@ impl Client {
             Ok(true)
         });
         let report = shortened.await?;
-        Ok((report, before.committed(layouts, size, report.version)))
+        let now = self.made_of(object, before, (layouts, size), &report).await;
+        Ok((report, now))
     }
 }

@@ -22,11 +22,12 @@ use std::{
 };
 use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
-    BlockIndex, DeviceId, SegmentId, Version,
+    BlockIndex, DeviceId, IndexRanges, SegmentId, Version,
     durability::{Need, Rule},
     layout::{CodeKind, Geometry, ParityGeometry, SegmentLayout, Share},
     message::{
-        Access, AccessTotals, Change, DeviceHealth, Freed, MetaAnswer, MetaFault, NodeRequest, PutBegun,
+        Access, AccessTotals, AmendBase, Change, DeviceHealth, Freed, MetaAnswer, MetaFault, NodeRequest,
+        PutBegun, REPLACED_MAX, ReplacedSegment,
     },
     meta::SEGMENTS_PER_REQUEST_MAX,
     plan::{self, Part, Places, PlanError, Quality, Replaced, Scheme, Wanted, Wish},
@@ -57,6 +58,8 @@ pub(super) struct Amendment<'a> {
     pub(super) size: u64,
     /// The object's segments as they are to be.
     pub(super) layouts: Vec<SegmentLayout>,
+    /// Positions of new ones that hold nothing but zeros up to what is written behind them.
+    pub(super) zeros: IndexRanges,
     /// What is wished for, and what the object promises.
     pub(super) wish: Wish,
     /// What is wished for.
@@ -127,6 +130,7 @@ impl<'a> Amendment<'a> {
             pledge: found.object.pledge,
             found: found.segments.clone(),
             layouts: found.segments,
+            zeros: IndexRanges::new(),
             wish: Wish { quality: wish.quality.under(client.to_be_had(found.object.pledge)), ..wish },
             asked: wish.quality,
             reserved: Reserved::new(client, Access::Write, wish.quality, length),
@@ -291,11 +295,27 @@ impl<'a> Amendment<'a> {
             size: self.size,
             segments: self.layouts.clone(),
             pledge: Pledge::default(),
+            base: self.made_from(),
         };
         match self.client.metadata.change_under(self.begun.lease_ms, commit).await? {
-            MetaAnswer::Committed { freed, .. } => Ok(freed),
+            MetaAnswer::Committed { version, freed } => {
+                let beside_others = version != self.begun.version;
+                self.count(|report| (report.version, report.beside_others) = (version, beside_others));
+                Ok(freed)
+            }
             other => Err(unexpected("Committed", &other).into()),
         }
+    }
+
+    /// What it was made from, by which it is committed where others have changed other segments meanwhile. Nothing where that would be more
+    /// than can be told.
+    fn made_from(&self) -> Option<AmendBase> {
+        let pairs = (0..).zip(self.found.iter().zip(&self.layouts));
+        let replaced =
+            pairs.filter(|(_, (was, is))| was != is).map(|(position, (was, _))| (position, was.into()));
+        let replaced: BTreeMap<u32, ReplacedSegment> = replaced.collect();
+        let segments = u32::try_from(self.found.len()).ok().filter(|_| replaced.len() <= REPLACED_MAX)?;
+        Some(AmendBase { pledge: self.pledge, segments, replaced, zeros: self.zeros.clone() })
     }
 
     /// Seals what was written, frees what is not listed (any more).
@@ -303,9 +323,11 @@ impl<'a> Amendment<'a> {
         let made = self.made();
         let mut requests = Vec::new();
         let mut kept = BTreeSet::new();
+        let gone = freed.iter().filter(|freed| freed.keep.is_empty()).map(|freed| freed.segment);
+        let gone: BTreeSet<SegmentId> = gone.collect();
         for (device, piece) in self.layouts.iter().flat_map(SegmentLayout::pieces) {
             let (segment, keep) = (piece.segment, piece.blocks.clone());
-            if made.used.contains(&segment) {
+            if made.used.contains(&segment) && !gone.contains(&segment) {
                 kept.insert((device, segment));
                 requests.push((device, NodeRequest::Seal { device, segment, keep }, self.begun.epoch));
             }

@@ -76,6 +76,7 @@ pub(crate) fn commit(begun: &PutBegun, size: u32) -> Change {
         size: size.into(),
         segments: vec![layout],
         pledge: Pledge::default(),
+        base: None,
     }
 }
 

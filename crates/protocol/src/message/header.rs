@@ -19,8 +19,8 @@ use zerocopy::{
 /// The protocol version this code speaks. Both ends make a code's graph from its seed: other graphs are another version. 3
 /// has layouts of several pieces, 4 cyclic parity columns, 5 reads that are told to finish, 6 policies that say how many
 /// chunks are enough, 7 objects that promise more than their bucket, 8 room that is reserved before an update in place, 9 chunks that
-/// lack changes, and amendments that say what they have fenced.
-pub const VERSION: u8 = 9;
+/// lack changes, and amendments that say what they have fenced, 10 amendments that say what they were made from.
+pub const VERSION: u8 = 10;
 /// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 48;
 /// The most bytes a body may have: a layout of 1024 devices with many ranges fits well.

@@ -12,11 +12,14 @@ use crate::{
     words::counted_of,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The most missing devices that a [`Registry`] names.
 pub const MISSING_SHOWN_MAX: usize = 256;
 /// The most devices that one [`Query::RemovedDevices`] asks about.
 pub const REMOVED_MAX: usize = 1024;
+/// The most segments that an [`AmendBase`] lists: with those of as many layouts as an object can have they fit into one request.
+pub const REPLACED_MAX: usize = 8192;
 /// The longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
 /// The longest bucket name in bytes.
@@ -90,6 +93,9 @@ pub enum Change {
         segments: Vec<SegmentLayout>,
         /// What it promises beyond its bucket; an amendment's comes on top of what the object promises already.
         pledge: Pledge,
+        /// What an amendment was made from: where others have changed the object since, it is committed beside what they did, as far as
+        /// that was in other places. None for a put, which needs nothing of what it replaces.
+        base: Option<AmendBase>,
     },
     /// Gives a put up, or an amendment of which it is not known what it has fenced ([`Change::GiveUp`]): any segment may be.
     Abort {
@@ -108,8 +114,8 @@ pub enum Change {
     /// Begins to change an object without rewriting it: names a version and segments for new pieces, like a put; renewed,
     /// committed and aborted like one. The commit lists all segments of the object: unchanged ones as they are, changed
     /// ones under the new epoch with pieces of the base version (as much of them as stays) and new ones. Refused with
-    /// [`MetaFault::Conflict`], now or at the commit, where the object's version is not `base`; where it has only grown in place
-    /// since and the commit lists the last segment as `base` had it, what was gained is kept.
+    /// [`MetaFault::Conflict`] where the object's version is not `base`, unless it has only grown in place since; and at the commit
+    /// where others have changed since what this one changes, or it makes the object shorter and they have changed anything.
     BeginAmend {
         /// The bucket.
         bucket: String,
@@ -168,6 +174,38 @@ pub enum Change {
         /// Those segments.
         fenced: Vec<SegmentId>,
     },
+}
+
+/// The object that an amendment was made from, as far as it takes to see whether others have changed the same of it since. Positions are
+/// those of segments in the object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AmendBase {
+    /// What it promised beyond its bucket.
+    pub pledge: Pledge,
+    /// How many segments it had; what the amendment lists behind those is new.
+    pub segments: u32,
+    /// Those that the amendment has changed; at most [`REPLACED_MAX`].
+    pub replaced: BTreeMap<u32, ReplacedSegment>,
+    /// New ones of which the amendment has nothing to say: they hold zeros up to what it writes behind them, and what others have stored
+    /// there stands.
+    pub zeros: IndexRanges,
+}
+
+/// A segment that an amendment has changed, as it was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplacedSegment {
+    /// Its name.
+    pub segment: SegmentId,
+    /// The epoch it was listed under.
+    pub epoch: Epoch,
+    /// Bytes that it had.
+    pub length: u64,
+}
+
+impl From<&SegmentLayout> for ReplacedSegment {
+    fn from(layout: &SegmentLayout) -> Self {
+        Self { segment: layout.segment, epoch: layout.epoch, length: layout.length }
+    }
 }
 
 /// Requests that change nothing.
@@ -253,9 +291,10 @@ pub enum MetaAnswer {
     Segments(Vec<SegmentId>),
     /// A version was committed.
     Committed {
-        /// It.
+        /// It: that of the put or the amendment, or another where an amendment was committed beside changes of others.
         version: Version,
-        /// What the version before it has no more, for the client to free; the sweep makes good what it does not.
+        /// What the version before it has no more, and what was stored and is not listed, for the client to free; the sweep makes good
+        /// what it does not.
         freed: Vec<Freed>,
     },
     /// An object was removed.

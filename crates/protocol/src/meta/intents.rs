@@ -10,9 +10,9 @@
 //! An ended put cannot be committed or renewed even before `expire` gives it up. After a restart nothing ends for a whole lease:
 //! its writer could not renew while the server was down, and the clock may be another by now. Two writers of one key do not see each
 //! other: each commit makes its version whole, the last commit wins, whatever order they began in. An amendment starts
-//! from a version and commits only while the object is still that version, or has only grown in place since, in a last
-//! segment that the amendment leaves as it was: then the growth is kept. A file that is appended to all the time would else have
-//! no turn for anybody. What an amendment has stored of that segment may lack bytes that were counted in since: it is refused.
+//! from a version and commits while the object is still that version, or beside what others have changed of it since ([`beside`]), under
+//! a version above theirs: a file that is appended to all the time, or written by many, would else have no turn for anybody. Where they
+//! have changed the same segments it is refused: what it has stored of those may lack bytes that were acknowledged since.
 //!
 //! An amendment that stores chunks anew has their nodes refuse changes in place under epochs before its own. One that is over without its
 //! version leaves that behind, and what it may have fenced is listed under its epoch ([`reopen`]).
@@ -21,7 +21,9 @@
 //! again; each put has its own epoch and version, and an amendment's epoch is above that of what it amends.
 
 use super::{
-    Terms, buckets,
+    Terms,
+    beside::{self, Beside},
+    buckets,
     counters::Counters,
     keys, lost, names,
     objects::{self, StoredObject},
@@ -32,7 +34,7 @@ use super::{
 use crate::{
     Epoch, IntentId, SegmentId, Time, Version,
     layout::{CodeKind, ParityGeometry, SegmentLayout},
-    message::{MetaAnswer, MetaFault, PutBegun},
+    message::{AmendBase, MetaAnswer, MetaFault, PutBegun},
     policy::Pledge,
 };
 use core::cell::LazyCell;
@@ -195,6 +197,7 @@ pub(super) fn commit(
     id: IntentId,
     size: u64,
     (layouts, pledge): (&[SegmentLayout], Pledge),
+    made_from: Option<&AmendBase>,
 ) -> Result<MetaAnswer, MetaFault> {
     let intent = live(txn, now, terms, id)?;
     let policy = buckets::read(txn, &intent.bucket)?.policy;
@@ -209,40 +212,65 @@ pub(super) fn commit(
         (Some(previous), Basis::Version { .. }) => segments::layouts(txn, &previous.segments)?,
         (None, _) => Vec::new(),
     };
-    let mut longer = None;
+    let (mut version, mut merged) = (intent.version, None);
     let (base, contents, pledge) = match intent.basis {
         Basis::Nothing => (&[][..], intent.version, pledge),
         Basis::Version { base, rewrites } => {
             let current = previous.as_ref().map(|previous| previous.version);
             if current != Some(base) {
-                let grown = previous.as_ref().filter(|previous| previous.was(base));
-                longer = grown.and_then(|_| with_growth(before.last()?, size, layouts));
-                if longer.is_none() {
-                    check_base(&intent.bucket, &intent.key, base, current)?;
+                // What others have added was made for what they promised, and the amendment for what was promised before.
+                let alike = |made_from: &&AmendBase| {
+                    let promised = previous.as_ref().map(|previous| previous.pledge);
+                    pledge == Pledge::default() && promised == Some(made_from.pledge)
+                };
+                merged = made_from.filter(alike).and_then(|base| beside::beside(base, layouts, &before));
+                match &merged {
+                    None => check_base(&intent.bucket, &intent.key, base, current)?,
+                    Some(_) => version = fresh_version(txn)?,
                 }
             }
-            let (size, layouts) = longer.as_ref().map_or((size, layouts), |(size, all)| (*size, all));
+            let (size, layouts) = whole(&merged, size, layouts);
             if let Some(kept) = previous.as_ref().filter(|_| !rewrites) {
                 check_same(kept.size == size, &before, layouts)?;
             }
             // What is listed where it lay reads on, with its changes in place, whatever was to be made of it.
             let kept = previous.as_ref().filter(|_| !rewrites || only_epochs(&before, layouts));
-            let contents = kept.map_or(intent.version, |kept| kept.contents);
+            let contents = kept.map_or(version, |kept| kept.contents);
             (&before[..], contents, previous.as_ref().map_or(pledge, |previous| previous.pledge.and(pledge)))
         }
     };
-    let (size, layouts) = longer.as_ref().map_or((size, layouts), |(size, all)| (*size, all));
+    let (size, layouts) = whole(&merged, size, layouts);
     validate::layouts(txn, &intent, &policy, base, size, layouts)?;
     let pieces = layouts.iter().flat_map(SegmentLayout::pieces);
     let fresh = pieces.filter(|(_, piece)| intent.has(piece.segment)).map(|(device, _)| device);
     standing::arrived(txn, fresh)?;
-    let freed = segments::replace(txn, &intent, &policy, (&before, layouts));
+    let left_out = merged.as_ref().map_or(&[][..], |merged| &merged.left_out);
+    let freed = segments::replace(txn, &intent, &policy, (&before, layouts), left_out);
     let segments = layouts.iter().map(|layout| layout.segment).collect();
-    let (version, grown) = (intent.version, None);
-    let object = StoredObject { size, version, contents, committed: now, segments, grown, pledge };
+    let object = StoredObject { size, version, contents, committed: now, segments, grown: None, pledge };
     objects::write(txn, &intent.bucket, &intent.key, &object);
     end(txn, id, &intent);
-    Ok(MetaAnswer::Committed { version: intent.version, freed })
+    Ok(MetaAnswer::Committed { version, freed })
+}
+
+/// The size and the segments that are committed: those that an amendment lists, or with what others have made of them.
+fn whole<'a>(
+    merged: &'a Option<Beside>,
+    size: u64,
+    layouts: &'a [SegmentLayout],
+) -> (u64, &'a [SegmentLayout]) {
+    match merged {
+        None => (size, layouts),
+        Some(Beside { layouts, .. }) => (layouts.iter().map(|layout| layout.length).sum(), layouts),
+    }
+}
+
+/// Another version, above all that were given.
+fn fresh_version(txn: &mut Txn<'_>) -> Result<Version, ViewError> {
+    let mut counters = Counters::read(txn)?;
+    let version = counters.version();
+    counters.write(txn);
+    Ok(version)
 }
 
 /// Whether an amendment starts from what the object is.
@@ -256,21 +284,6 @@ pub(super) fn check_base(
         return Ok(());
     }
     Err(MetaFault::Conflict { bucket: bucket.to_owned(), key: key.to_owned(), base, current })
-}
-
-/// What an amendment commits of an object that has grown in place since, whose last segment is `last` now: the same with what was
-/// gained. None where it does anything to that segment, or to what is behind it.
-fn with_growth(
-    last: &SegmentLayout,
-    size: u64,
-    layouts: &[SegmentLayout],
-) -> Option<(u64, Vec<SegmentLayout>)> {
-    let (was, others) = layouts.split_last()?;
-    // Its length is that of the base: growth alone changes that under the same name, and never back.
-    let gained = last.length.checked_sub(was.length)?;
-    let unchanged = SegmentLayout { length: last.length, ..was.clone() } == *last;
-    let size = size.checked_add(gained).filter(|_| unchanged)?;
-    Some((size, [others, core::slice::from_ref(last)].concat()))
 }
 
 /// Whether an amendment that says to keep the object's bytes can have done so: segments are kept in their order, or, of chunks
@@ -380,9 +393,7 @@ fn reopen(txn: &mut Txn<'_>, now: Time, intent: &Intent, why: End<'_>) -> Result
         let mut version = intent.version;
         if !object.was(base) {
             // Somebody's who began later may be there: versions go up.
-            let mut counters = Counters::read(txn)?;
-            version = counters.version();
-            counters.write(txn);
+            version = fresh_version(txn)?;
         }
         let object = StoredObject { version, committed: now, grown: None, ..object };
         objects::write(txn, bucket, key, &object);

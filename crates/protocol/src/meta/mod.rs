@@ -24,6 +24,7 @@
 //! Invariants: a version is visible whole or not at all; a segment is pending, committed by exactly one object, or
 //! gone for good; a number once given out is never given out again.
 
+mod beside;
 mod buckets;
 mod counters;
 mod files;
@@ -169,8 +170,8 @@ fn dispatch(
         }
         Change::MoreSegments { intent, segments } => intents::more(txn, now, terms, *intent, *segments),
         Change::Renew { intent } => intents::renew(txn, now, terms, *intent),
-        Change::Commit { intent, size, segments, pledge } => {
-            intents::commit(txn, now, terms, *intent, *size, (segments, *pledge))
+        Change::Commit { intent, size, segments, pledge, base } => {
+            intents::commit(txn, now, terms, *intent, *size, (segments, *pledge), base.as_ref())
         }
         Change::Abort { intent } => intents::abort(txn, now, *intent, None),
         Change::Remove { bucket, key } => objects::remove(txn, bucket, key),

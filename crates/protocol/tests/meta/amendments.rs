@@ -154,7 +154,7 @@ fn what_an_object_promises_is_kept_by_amendments_and_goes_with_the_next_put() {
     let pledge = |tolerate, sites| Pledge { tolerate, sites };
     let begun = world.begin("k", 1);
     let Change::Commit { intent, size, segments, .. } = commit_of(&begun, &[4 * MIB]) else { panic!() };
-    let commit = |pledge| Change::Commit { intent, size, segments: segments.clone(), pledge };
+    let commit = |pledge| Change::Commit { intent, size, segments: segments.clone(), pledge, base: None };
     // Less than the bucket's, and more than there are.
     for unfit in [pledge(1, 0), pledge(17, 0), pledge(0, 1025)] {
         assert!(matches!(world.change(commit(unfit)), Err(MetaFault::Invalid(_))), "{unfit:?}");
@@ -166,7 +166,8 @@ fn what_an_object_promises_is_kept_by_amendments_and_goes_with_the_next_put() {
     {
         let begun = world.amend("k", version, 1, false).unwrap();
         let segments = draft(&world, "k", &begun);
-        world.change(Change::Commit { intent: begun.intent, size, segments, pledge: added }).unwrap();
+        let (intent, pledge) = (begun.intent, added);
+        world.change(Change::Commit { intent, size, segments, pledge, base: None }).unwrap();
         assert_eq!(world.object("k").0.pledge, now);
         version = begun.version;
     }
@@ -438,7 +439,8 @@ fn an_amendment_asked_twice_is_made_once() {
     let mut segments = draft(&world, "k", begun);
     drop_block(&mut segments[0], 7);
     add_block(&mut segments[0], begun, begun.segments[0], 2, 7);
-    let commit = Change::Commit { intent: begun.intent, size: 4 * MIB, segments, pledge: Pledge::default() };
+    let (intent, size, pledge) = (begun.intent, 4 * MIB, Pledge::default());
+    let commit = Change::Commit { intent, size, segments, pledge, base: None };
     let committed = world.change_as(second, &commit);
     assert!(matches!(committed, Ok(MetaAnswer::Committed { .. })));
     let store = world.store.clone();

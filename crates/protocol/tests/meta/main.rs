@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 mod amendments;
+mod beside;
 mod damage;
 mod degraded;
 mod files;

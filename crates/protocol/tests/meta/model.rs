@@ -1,7 +1,7 @@
 //! Random interleavings of clients against a plain model: what the cores answer is what the model says, and nothing
 //! is left behind at the end.
 
-use crate::support::{World, add_block, commit_of, drop_block};
+use crate::support::{World, add_block, base_of, commit_of, drop_block};
 use core::time::Duration;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -14,7 +14,7 @@ use steadfast_protocol::{
 };
 
 /// Each is to be visited often.
-const CASES: [&str; 12] = [
+const CASES: [&str; 13] = [
     "commit",
     "commit late",
     "replace",
@@ -27,6 +27,7 @@ const CASES: [&str; 12] = [
     "amend",
     "amend again",
     "conflict",
+    "beside",
 ];
 const KEYS: [&str; 5] = ["a", "a/b", "b", "c/d/e", "ф"];
 
@@ -80,7 +81,7 @@ fn seed() -> u64 {
 #[test]
 fn any_interleaving_agrees_with_a_plain_model() {
     let mut counts = BTreeMap::new();
-    for round in 0..20 {
+    for round in 0..30 {
         let seed = seed() + round;
         println!("STEADFAST_SEED={seed}");
         interleave(&mut Pcg64Mcg::seed_from_u64(seed), &mut counts);
@@ -176,11 +177,17 @@ fn step_once(
             if !live {
                 count("commit late");
                 assert_eq!(answer, Err(MetaFault::IntentOver(id_of_intent)));
-            } else if base.is_some_and(|(base, _)| before.is_none_or(|object| object.version != base)) {
+            } else if let Some((base, _)) = base
+                && before.is_none_or(|object| object.version != base)
+                && beside(&intent, before, &layouts).is_none()
+            {
                 count("conflict");
                 assert!(matches!(answer, Err(MetaFault::Conflict { .. })), "{answer:?}");
             } else {
+                let is_beside = base.is_some_and(|(base, _)| before.is_some_and(|now| now.version != base));
+                let layouts = if is_beside { beside(&intent, before, &layouts).unwrap() } else { layouts };
                 count(match (base, before) {
+                    _ if is_beside => "beside",
                     (None, None) => "commit",
                     (None, Some(_)) => "replace",
                     (Some(_), Some(object)) if object.names().len() > object.layouts.len() => "amend again",
@@ -188,7 +195,11 @@ fn step_once(
                 });
                 let old = before.map_or(&[][..], |object| &object.layouts);
                 let freed = freed(old, &layouts, intent.begun.epoch);
-                let version = intent.begun.version;
+                let Ok(MetaAnswer::Committed { version, .. }) = answer else { panic!("{answer:?}") };
+                match is_beside {
+                    true => assert!(model.objects.values().all(|object| object.version < version)),
+                    false => assert_eq!(version, intent.begun.version),
+                }
                 assert_eq!(answer, Ok(MetaAnswer::Committed { version, freed }));
                 // What is listed as it was holds what it held, whatever was to be made of it.
                 let unchanged = before.is_some_and(|object| object.layouts == layouts);
@@ -278,6 +289,10 @@ fn commit(rng: &mut Pcg64Mcg, intent: &Intent) -> (Change, Vec<SegmentLayout>) {
         Some((_, base, _)) => {
             let mut segments = base.clone();
             for (layout, &name) in segments.iter_mut().zip(&begun.segments) {
+                // One of another segment is committed beside it.
+                if rng.next_u32().is_multiple_of(3) {
+                    continue;
+                }
                 let moved: Vec<u32> = layout
                     .pieces()
                     .flat_map(|(_, piece)| piece.blocks.iter().collect::<Vec<_>>())
@@ -293,12 +308,29 @@ fn commit(rng: &mut Pcg64Mcg, intent: &Intent) -> (Change, Vec<SegmentLayout>) {
                 }
             }
             let size = segments.iter().map(|layout| layout.length).sum();
-            Change::Commit { intent: begun.intent, size, segments, pledge: Pledge::default() }
+            let base = Some(base_of(Pledge::default(), base, &segments));
+            Change::Commit { intent: begun.intent, size, segments, pledge: Pledge::default(), base }
         }
     };
     let Change::Commit { segments, .. } = &change else { unreachable!("made above") };
     let segments = segments.clone();
     (change, segments)
+}
+
+/// What an object becomes by an amendment of what it was once, which lists these segments; none where others have changed the same.
+fn beside(intent: &Intent, now: Option<&Object>, made: &[SegmentLayout]) -> Option<Vec<SegmentLayout>> {
+    let ((_, base, _), now) = (intent.base.as_ref()?, &now?.layouts);
+    let starts =
+        |layouts: &[SegmentLayout], at: usize| layouts[..at].iter().map(|layout| layout.length).sum::<u64>();
+    let mut all = now.clone();
+    for at in 0..base.len() {
+        let (was, is) = (&base[at], now.get(at)?);
+        if made[at] != *was {
+            let same = (was.segment, was.epoch, was.length) == (is.segment, is.epoch, is.length);
+            all[at] = Some(&made[at]).filter(|_| same && starts(now, at) == starts(base, at))?.clone();
+        }
+    }
+    Some(all)
 }
 
 /// What a change leaves to be freed, counted block by block.

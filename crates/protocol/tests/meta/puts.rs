@@ -166,6 +166,7 @@ fn refused(bend: impl Fn(&mut SegmentLayout)) -> String {
         size: 4 * MIB,
         segments: vec![bent],
         pledge: Pledge::default(),
+        base: None,
     };
     let before = [0x20, 0x30, 0x40].map(|tag| world.records(tag));
     let Err(MetaFault::BadLayout(reason)) = world.change(commit) else {
@@ -237,6 +238,7 @@ fn chunks_lie_whole_on_a_device_each_and_fit_their_policy() {
             size: length,
             segments: vec![layout],
             pledge: Pledge::default(),
+            base: None,
         };
         world.change(commit).map_err(|fault| fault.to_string())
     };
@@ -286,6 +288,7 @@ fn a_segment_is_committed_once() {
         size: 2 * MIB,
         segments: vec![twice.clone(), twice],
         pledge: Pledge::default(),
+        base: None,
     };
     assert!(
         matches!(world.change(commit), Err(MetaFault::BadLayout(reason)) if reason.contains("listed twice"))
@@ -297,6 +300,7 @@ fn a_segment_is_committed_once() {
         size: MIB,
         segments: vec![foreign],
         pledge: Pledge::default(),
+        base: None,
     };
     assert!(
         matches!(world.change(commit), Err(MetaFault::BadLayout(reason)) if reason.contains("not named"))
@@ -318,6 +322,7 @@ fn a_stripe_holds_every_original_and_an_empty_object_is_an_object() {
         size: 4 * MIB,
         segments,
         pledge: Pledge::default(),
+        base: None,
     };
     let refusal = world.change(commit(vec![striped.clone()]));
     assert!(matches!(refusal, Err(MetaFault::BadLayout(reason)) if reason.contains("original 63")));
@@ -336,7 +341,7 @@ fn layouts_that_no_answer_could_carry_are_refused() {
     let put = |world: &mut World, segments: u64| {
         let begun = world.begin("k", segments as u32);
         let lengths = vec![1 << 30; begun.segments.len()];
-        let Change::Commit { intent, size, mut segments, pledge } = commit_of(&begun, &lengths) else {
+        let Change::Commit { intent, size, mut segments, pledge, base } = commit_of(&begun, &lengths) else {
             panic!()
         };
         for layout in &mut segments {
@@ -346,7 +351,7 @@ fn layouts_that_no_answer_could_carry_are_refused() {
             layout.holders =
                 (0..6u32).map(|device| holder(&begun, segment, device, indices(device))).collect();
         }
-        world.change(Change::Commit { intent, size, segments, pledge })
+        world.change(Change::Commit { intent, size, segments, pledge, base })
     };
     assert!(put(&mut world, 4).is_ok());
     let refusal = put(&mut world, 12);

@@ -1,13 +1,15 @@
 //! One metadata server without a driver: a store in memory, a clock that tests move, request ids by counting.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 use steadfast_protocol::{
-    ClusterId, DeviceId, Epoch, IndexRanges, NodeId, RequestId, SegmentId, Time, Version,
+    ClusterId, DeviceId, Epoch, IndexRanges, IntentId, NodeId, RequestId, SegmentId, Time, Version,
     layout::{
         CodeKind, CodeSpec, Geometry, Holder, ParityGeometry, Piece, REPLICATED_BELOW_BYTES, SegmentLayout,
     },
     message::{
-        Change, Freed, MetaAnswer, MetaFault, NodeRecord, ObjectRecord, PutBegun, Query, SegmentState,
+        AmendBase, Change, Freed, MetaAnswer, MetaFault, NodeRecord, ObjectRecord, PutBegun, Query,
+        SegmentState,
     },
     meta::{self, Expired, Liveness, MemoryStore, Terms, Txn, View, transact},
     policy::Pledge,
@@ -22,6 +24,8 @@ pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) terms: Terms,
     requests: u64,
+    /// What amendments began from.
+    bases: BTreeMap<IntentId, (Pledge, Vec<SegmentLayout>)>,
 }
 
 impl World {
@@ -32,7 +36,8 @@ impl World {
         assert_eq!(cluster, Ok(CLUSTER));
         store.apply(writes);
         let now = Time(1_000_000_000_000_000);
-        Self { store, liveness: Liveness::new(now, DEAD_AFTER), now, terms: Terms::default(), requests: 0 }
+        let (liveness, terms) = (Liveness::new(now, DEAD_AFTER), Terms::default());
+        Self { store, liveness, now, terms, requests: 0, bases: BTreeMap::new() }
     }
 
     /// Six nodes of one device each, and a bucket `data` of the default policy.
@@ -99,25 +104,31 @@ impl World {
         segments: u32,
         rewrites: bool,
     ) -> Result<PutBegun, MetaFault> {
-        let (bucket, key) = ("data".into(), key.into());
-        match self.change(Change::BeginAmend { bucket, key, base, segments, rewrites })? {
-            MetaAnswer::Begun(begun) => Ok(begun),
+        let (bucket, name) = ("data".into(), key.into());
+        match self.change(Change::BeginAmend { bucket, key: name, base, segments, rewrites })? {
+            MetaAnswer::Begun(begun) => {
+                let (object, layouts) = self.object(key);
+                self.bases.insert(begun.intent, (object.pledge, layouts));
+                Ok(begun)
+            }
             other => panic!("an amendment does not begin with {other:?}"),
         }
     }
 
-    /// Commits these layouts.
+    /// Commits these layouts, of an amendment beside what others have done.
     pub(crate) fn commit_layouts(
         &mut self,
         begun: &PutBegun,
         segments: &[SegmentLayout],
     ) -> Result<MetaAnswer, MetaFault> {
         let size = segments.iter().map(|layout| layout.length).sum();
+        let base = self.bases.get(&begun.intent).map(|(pledge, base)| base_of(*pledge, base, segments));
         self.change(Change::Commit {
             intent: begun.intent,
             size,
             segments: segments.to_vec(),
             pledge: Pledge::default(),
+            base,
         })
     }
 
@@ -310,5 +321,15 @@ pub(crate) fn commit_of(begun: &PutBegun, lengths: &[u64]) -> Change {
         size: lengths.iter().sum(),
         segments: segments.collect(),
         pledge: Pledge::default(),
+        base: None,
     }
+}
+
+/// What an amendment says that was made from these segments and lists those.
+pub(crate) fn base_of(pledge: Pledge, base: &[SegmentLayout], segments: &[SegmentLayout]) -> AmendBase {
+    let pairs = (0..).zip(base.iter().zip(segments));
+    let replaced =
+        pairs.filter(|(_, (was, is))| was != is).map(|(position, (was, _))| (position, was.into()));
+    let (replaced, zeros) = (replaced.collect(), IndexRanges::new());
+    AmendBase { pledge, segments: base.len() as u32, replaced, zeros }
 }
