@@ -87,6 +87,7 @@ async fn amend(
         size: layout.length,
         segments: vec![SegmentLayout { epoch: begun.epoch, ..layout.clone() }],
         pledge: Pledge::default(),
+        base: None,
     };
     // What is freed is left to the sweeps.
     let answer = raw.change(bed.cluster.address(), commit).await;

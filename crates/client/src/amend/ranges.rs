@@ -225,20 +225,23 @@ impl Client {
         }
         let bytes = left.iter().map(Part::bytes).sum();
         let of = (left.len(), true);
-        let added = left.iter().filter(|part| matches!(part.becomes, Becomes::New(_))).count() as u64;
-        let anew = left.len() as u64 - added;
-        let zeros =
-            left.iter().filter(|part| part.is_gap()).filter_map(|part| u32::try_from(part.position).ok());
-        let zeros = zeros.collect();
+        let anew = left.iter().filter(|part| !matches!(part.becomes, Becomes::New(_))).count();
+        let (gaps, left): (Vec<Part>, Vec<Part>) = left.into_iter().partition(Part::is_gap);
         let before = ObjectStat { object: found.object.clone(), segments: Vec::new(), policy: found.policy };
         let class = Wish { quality: self.options.quality.class(), ..Wish::default() };
         let mut amendment = Amendment::begin(self, left_fenced, object, found, of, (class, bytes)).await?;
-        amendment.zeros = zeros;
         let wish = amendment.wish;
-        let lease = amendment.lease();
+        let (lease, mut added) = (amendment.lease(), 0);
         let committing = async {
             amendment.take_policy()?;
-            let stored = self.store_parts(&amendment, left, ranges, &wish).await?;
+            amendment.gap_at(gaps.iter());
+            let own: Vec<usize> = left.iter().map(|part| part.position).collect();
+            let began = Instant::now();
+            let mut stored = self.store_parts(&amendment, left, ranges, &wish).await?;
+            let gaps = amendment.await_others(&own, gaps, began.elapsed()).await?;
+            stored.extend(self.store_parts(&amendment, gaps, ranges, &wish).await?);
+            stored.sort_unstable_by_key(|(position, _)| *position);
+            added = stored.len() - anew;
             for (position, stored) in stored {
                 match amendment.layouts.get_mut(position) {
                     Some(layout) => *layout = stored,
@@ -251,8 +254,8 @@ impl Client {
         let committed = lease.during(committing).await;
         let layouts = amendment.layouts.clone();
         let report = amendment.end(start, committed).await?;
-        changed.segments_anew += anew;
-        changed.segments_added += added;
+        changed.segments_anew += anew as u64;
+        changed.segments_added += added as u64;
         changed.written_bytes += report.written_bytes;
         // That is done and known: nothing that fails after it makes it undone.
         Ok(self.made_of(object, before, (layouts, size), &report).await)

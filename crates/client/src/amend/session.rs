@@ -53,7 +53,7 @@ pub(super) struct Amendment<'a> {
     /// What it promises beyond its bucket.
     pub(super) pledge: Pledge,
     /// The version it starts from.
-    base: Version,
+    pub(super) base: Version,
     /// Bytes in the object as it is to be.
     pub(super) size: u64,
     /// The object's segments as they are to be.
@@ -66,7 +66,7 @@ pub(super) struct Amendment<'a> {
     asked: Quality,
     pub(super) reserved: Arc<Reserved>,
     /// The object's segments as they were found.
-    found: Vec<SegmentLayout>,
+    pub(super) found: Vec<SegmentLayout>,
     /// Where segments are noted that it has fenced, if it fails.
     left: &'a Left<'a>,
     /// Devices that do not come back, as who makes this knows, beside those of which the registry says so: what they had is not waited for.
@@ -139,6 +139,11 @@ impl<'a> Amendment<'a> {
             committing: Committing::default(),
             is_over: false,
         })
+    }
+
+    /// The object's bucket and key.
+    pub(super) fn object(&self) -> &(String, String) {
+        &self.object
     }
 
     fn made(&self) -> MutexGuard<'_, Made> {
@@ -275,7 +280,7 @@ impl<'a> Amendment<'a> {
         if !matches!(error, AmendError::Read(_) | AmendError::LacksChanges { .. }) {
             return error;
         }
-        let (bucket, key) = &self.object;
+        let (bucket, key) = self.object();
         match self.client.stat(bucket, key).await {
             // A growth in place is another version, and nothing of what was to be read.
             Ok(now) if only_grown(&self.found, &now.segments) => error,
@@ -309,13 +314,13 @@ impl<'a> Amendment<'a> {
 
     /// What it was made from, by which it is committed where others have changed other segments meanwhile. Nothing where that would be more
     /// than can be told.
-    fn made_from(&self) -> Option<AmendBase> {
+    fn made_from(&self) -> Option<Box<AmendBase>> {
         let pairs = (0..).zip(self.found.iter().zip(&self.layouts));
         let replaced =
             pairs.filter(|(_, (was, is))| was != is).map(|(position, (was, _))| (position, was.into()));
         let replaced: BTreeMap<u32, ReplacedSegment> = replaced.collect();
         let segments = u32::try_from(self.found.len()).ok().filter(|_| replaced.len() <= REPLACED_MAX)?;
-        Some(AmendBase { pledge: self.pledge, segments, replaced, zeros: self.zeros.clone() })
+        Some(AmendBase { pledge: self.pledge, segments, replaced, zeros: self.zeros.clone() }.into())
     }
 
     /// Seals what was written, frees what is not listed (any more).

@@ -12,7 +12,8 @@
 //!
 //! What is written behind the end makes the object longer when it is stored, with zeros in between. That goes in the order of the
 //! segments, so that none is stored as zeros just before its bytes are. [`File::truncate`] is done at once. Where two handles
-//! make an object longer at a time, both have it as long as their own bytes need, and neither undoes the other's. Where nobody knows what
+//! make an object longer at a time, both have it as long as their own bytes need, neither undoes the other's, and where they write segments of
+//! their own neither makes the other begin again. Where nobody knows what
 //! the object is by now (a truncate that was given up, or had no answer), it is looked up before anything else is done by it (`state`).
 //!
 //! A handle names an object, not a version of it: where another client puts the object anew meanwhile, reads and writes go on

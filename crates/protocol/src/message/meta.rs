@@ -95,7 +95,7 @@ pub enum Change {
         pledge: Pledge,
         /// What an amendment was made from: where others have changed the object since, it is committed beside what they did, as far as
         /// that was in other places. None for a put, which needs nothing of what it replaces.
-        base: Option<AmendBase>,
+        base: Option<Box<AmendBase>>,
     },
     /// Gives a put up, or an amendment of which it is not known what it has fenced ([`Change::GiveUp`]): any segment may be.
     Abort {

@@ -355,8 +355,9 @@ fn give_up(
 /// Lists segments that an amendment has fenced (these, where it says so, or any) under its epoch, now that it is over: who changes them
 /// in place by their older one is refused. How many layouts were looked at.
 ///
-/// That is another version. An amendment that began from the one before may have read them before, and its commit would take back what is
-/// changed in place from now on; or it fences them too late, where the epoch is as high already. It has to begin again.
+/// That is another version, of other epochs. An amendment of those segments that began from the one before may have read them before, and its
+/// commit would take back what is changed in place from now on; or it fences them too late, where the epoch is as high already. It has to
+/// begin again ([`beside`]).
 ///
 /// Where the object is another by the time that a writer gives up nothing is done: of amendments that overtake each other each would else make
 /// the others begin again, for ever. Who was overtaken begins again and stores them anew, or sees to it by another amendment. One that is dead

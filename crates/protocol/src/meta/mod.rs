@@ -171,7 +171,7 @@ fn dispatch(
         Change::MoreSegments { intent, segments } => intents::more(txn, now, terms, *intent, *segments),
         Change::Renew { intent } => intents::renew(txn, now, terms, *intent),
         Change::Commit { intent, size, segments, pledge, base } => {
-            intents::commit(txn, now, terms, *intent, *size, (segments, *pledge), base.as_ref())
+            intents::commit(txn, now, terms, *intent, *size, (segments, *pledge), base.as_deref())
         }
         Change::Abort { intent } => intents::abort(txn, now, *intent, None),
         Change::Remove { bucket, key } => objects::remove(txn, bucket, key),

@@ -67,6 +67,7 @@ impl Writer {
     ) -> Result<(Version, Vec<Freed>), MetaFault> {
         let (intent, segments) = (self.begun.intent, self.segments.clone());
         let size = segments.iter().map(|layout| layout.length).sum();
+        let base = base.map(Box::new);
         match world.change(Change::Commit { intent, size, segments, pledge, base })? {
             MetaAnswer::Committed { version, freed } => Ok((version, freed)),
             other => panic!("{other:?}"),

@@ -308,7 +308,7 @@ fn commit(rng: &mut Pcg64Mcg, intent: &Intent) -> (Change, Vec<SegmentLayout>) {
                 }
             }
             let size = segments.iter().map(|layout| layout.length).sum();
-            let base = Some(base_of(Pledge::default(), base, &segments));
+            let base = Some(base_of(Pledge::default(), base, &segments).into());
             Change::Commit { intent: begun.intent, size, segments, pledge: Pledge::default(), base }
         }
     };

@@ -122,7 +122,8 @@ impl World {
         segments: &[SegmentLayout],
     ) -> Result<MetaAnswer, MetaFault> {
         let size = segments.iter().map(|layout| layout.length).sum();
-        let base = self.bases.get(&begun.intent).map(|(pledge, base)| base_of(*pledge, base, segments));
+        let base =
+            self.bases.get(&begun.intent).map(|(pledge, base)| base_of(*pledge, base, segments).into());
         self.change(Change::Commit {
             intent: begun.intent,
             size,
