@@ -14,8 +14,8 @@
 //!   32 device u128    48 capacity u64    56 C u64    64 J u64    72 flags u64 (1: thick)    80 zero
 //! ```
 //!
-//! Checkpoints, frames, records and a reserve's log have their byte maps where they are written: `checkpoint`,
-//! `journal`, `record`, `log`. Version 2 added extents that change in place, and their redo, to version 1.
+//! Checkpoints, frames, records and a reserve's log have their byte maps where they are written: `checkpoint` and
+//! `mend`, `journal`, `record`, `log`. Version 2 added extents that change in place, and their redo, to version 1.
 //!
 //! # Why it survives
 //!
@@ -40,6 +40,7 @@ mod codec;
 mod extent;
 pub(crate) mod journal;
 pub(crate) mod log;
+mod mend;
 mod record;
 mod state;
 pub(crate) mod superblock;
