@@ -7,13 +7,11 @@ use std::slice;
 use super::Tier;
 use super::accumulate::{First, accumulate};
 use super::difference;
-use super::double;
 use super::gf256::{NIBBLES, Table};
 use super::groups;
 use super::lanes::{Affine256, Affine512, Lanes, Shuffle128, Shuffle256, Shuffle512};
 use super::matrix::Mode;
 use super::packets::{self, Packets};
-use super::register::Plain;
 use super::weighted;
 
 /// Bytes of a line of the caches.
@@ -331,34 +329,6 @@ by_tier! {
     /// # Safety
     /// As for [`weighted::body`]; the tier is supported.
     pub(super) unsafe fn weighted_at = weighted::body(task: &weighted::Weighted)
-}
-
-/// Two parities at once: XORs alone, so that only the registers' width counts.
-///
-/// # Safety
-/// As for [`double::body`]; the tier is supported.
-pub(super) unsafe fn double_at(tier: Tier, job: &double::Job) {
-    #[target_feature(enable = "avx2")]
-    unsafe fn avx2(job: &double::Job) {
-        // SAFETY: the caller's promise; the tier is this function's.
-        unsafe { double::body::<Shuffle256>(job) }
-    }
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn avx512(job: &double::Job) {
-        // SAFETY: as above.
-        unsafe { double::body::<Shuffle512>(job) }
-    }
-    // SAFETY: the caller's promise, passed on.
-    unsafe {
-        match tier {
-            Tier::Portable | Tier::Ssse3 => double::body::<Plain>(job),
-            Tier::Avx2 | Tier::Avx2Gfni => avx2(job),
-            Tier::Avx512 | Tier::Avx512Gfni => avx512(job),
-        }
-        if job.stream() {
-            fence();
-        }
-    }
 }
 
 /// # Safety

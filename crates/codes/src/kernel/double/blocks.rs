@@ -10,7 +10,7 @@ use super::{Job, PACKET, Ring};
 /// # Safety
 /// As [`Double::run`](super::Double::run) has checked; the processor has the tier's instructions.
 #[inline(always)]
-pub(in super::super) unsafe fn body<R: Register>(job: &Job) {
+pub(super) unsafe fn body<R: Register>(job: &Job) {
     // SAFETY: the caller's promise; `N` packets are the ring's.
     unsafe {
         match job.double.ring {

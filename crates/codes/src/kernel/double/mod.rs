@@ -28,9 +28,7 @@ mod rows;
 mod strip;
 #[cfg(test)]
 mod tests;
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use blocks::body;
+mod tiers;
 
 use diagonals::Run;
 
@@ -217,7 +215,7 @@ impl Double {
         // `stream` only where outputs begin at lines. The tier is supported.
         unsafe {
             #[cfg(target_arch = "x86_64")]
-            super::steps::double_at(tier.supported(), &job);
+            tiers::run_at(tier.supported(), &job);
             #[cfg(not(target_arch = "x86_64"))]
             blocks::body::<Plain>(&job);
             blocks::rest(&job);
@@ -227,7 +225,7 @@ impl Double {
 }
 
 /// A run, its addresses checked.
-pub(super) struct Job<'a> {
+struct Job<'a> {
     double: &'a Double,
     sources: &'a [&'a [u8]],
     /// Outputs in the order of the finish.
@@ -268,11 +266,5 @@ impl Job<'_> {
         let sources = columns + self.double.others.iter().flatten().count();
         let kept = sources <= rows::GROUP && rows::GROUP <= first_cache_ways();
         self.weighted() && columns > 0 && (!fit || self.large && kept)
-    }
-
-    /// Whether outputs are written past the caches.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn stream(&self) -> bool {
-        self.stream
     }
 }
