@@ -13,7 +13,7 @@ use tokio::{
 };
 
 /// The lowest protocol version this code still speaks.
-const VERSION_MIN: u8 = 9;
+const VERSION_MIN: u8 = 10;
 
 /// A connection whose ends know each other.
 #[derive(Debug)]

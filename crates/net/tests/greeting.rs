@@ -42,7 +42,7 @@ async fn features_are_intersected() {
 
 #[tokio::test]
 async fn a_higher_version_meets_ours_and_an_earlier_one_is_refused() {
-    let (one, other) = greet(Hello { version: 9, ..hello() }, hello()).await;
+    let (one, other) = greet(Hello { version: VERSION + 1, ..hello() }, hello()).await;
     assert!(one.is_ok() && other.is_ok());
     let (_, other) = greet(Hello { version: 1, ..hello() }, hello()).await;
     assert_eq!(other, Err(ConnectError::Version { theirs: 1, needed: VERSION }));
