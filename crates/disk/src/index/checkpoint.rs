@@ -374,4 +374,26 @@ mod tests {
         // The header is there twice all the same.
         assert_eq!([0, 1, 2, 3, 4].map(lost), [true, true, false, true, true]);
     }
+
+    /// The page of the second header may have taken no write: what it has says nothing of what its slot had since.
+    #[test]
+    fn a_second_header_does_not_say_that_none_came_after_it() {
+        let (superblock, medium, _) = fenced(16 << 10, 100);
+        let index = Index::new(fences_max(&superblock));
+        let start = Start { head: 0, next_sequence: 1, base: 1 };
+        let newest = |image: Vec<u8>| {
+            let loaded = load(&MemoryMedium::from_image(image), &superblock).unwrap().unwrap();
+            (loaded.number, loaded.is_newest)
+        };
+        write(&medium, &superblock, 8, 1, start, &index, &[]).unwrap();
+        let mut image = medium.image();
+        assert_eq!(newest(image.clone()), (8, true));
+        // By its second header: the other slot's first one is there, and earlier.
+        image[superblock.checkpoint_start(1) as usize + 20] ^= 1;
+        assert_eq!(newest(image.clone()), (8, true));
+        // Slot 0 may have had number 9.
+        image[superblock.checkpoint_start(1) as usize + 20] ^= 1;
+        image[superblock.checkpoint_start(0) as usize + 20] ^= 1;
+        assert_eq!(newest(image), (8, false));
+    }
 }
