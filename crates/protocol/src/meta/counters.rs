@@ -49,10 +49,12 @@ impl Counters {
         Fresh { intent: IntentId(self.intent), version: Version(self.version), epoch: Epoch(self.epoch) }
     }
 
-    /// A version that nothing is stored for.
-    pub(super) fn version(&mut self) -> Version {
-        self.version += 1;
-        Version(self.version)
+    /// A version above all that were given, which nothing is stored for.
+    pub(super) fn next_version(txn: &mut Txn<'_>) -> Result<Version, ViewError> {
+        let mut counters = Self::read(txn)?;
+        counters.version += 1;
+        counters.write(txn);
+        Ok(Version(counters.version))
     }
 
     /// The first of `count` new segments with consecutive names.

@@ -30,9 +30,7 @@ pub(super) fn create(txn: &mut Txn<'_>, now: Time, bucket: &str, key: &str) -> R
     let version = match objects::read(txn, bucket, key)? {
         Some(there) => there.version,
         None => {
-            let mut counters = Counters::read(txn)?;
-            let version = counters.version();
-            counters.write(txn);
+            let version = Counters::next_version(txn)?;
             let (size, segments) = (0, Vec::new());
             let (contents, committed, grown, pledge) = (version, now, None, Pledge::default());
             let object = StoredObject { size, version, contents, committed, segments, grown, pledge };
@@ -73,9 +71,7 @@ pub(super) fn grow(
             ));
         }
     }
-    let mut counters = Counters::read(txn)?;
-    let version = counters.version();
-    counters.write(txn);
+    let version = Counters::next_version(txn)?;
     segments::record_of(txn, (bucket, key), layout);
     objects::write(txn, bucket, key, &object.longer(size, version, now));
     Ok(MetaAnswer::Committed { version, freed: Vec::new() })

@@ -226,7 +226,7 @@ pub(super) fn commit(
                 merged = made_from.filter(alike).and_then(|base| beside::beside(base, layouts, &before));
                 match &merged {
                     None => check_base(&intent.bucket, &intent.key, base, current)?,
-                    Some(_) => version = fresh_version(txn)?,
+                    Some(_) => version = Counters::next_version(txn)?,
                 }
             }
             let (size, layouts) = whole(&merged, size, layouts);
@@ -263,14 +263,6 @@ fn whole<'a>(
         None => (size, layouts),
         Some(Beside { layouts, .. }) => (layouts.iter().map(|layout| layout.length).sum(), layouts),
     }
-}
-
-/// Another version, above all that were given.
-fn fresh_version(txn: &mut Txn<'_>) -> Result<Version, ViewError> {
-    let mut counters = Counters::read(txn)?;
-    let version = counters.version();
-    counters.write(txn);
-    Ok(version)
 }
 
 /// Whether an amendment starts from what the object is.
@@ -394,7 +386,7 @@ fn reopen(txn: &mut Txn<'_>, now: Time, intent: &Intent, why: End<'_>) -> Result
         let mut version = intent.version;
         if !object.was(base) {
             // Somebody's who began later may be there: versions go up.
-            version = fresh_version(txn)?;
+            version = Counters::next_version(txn)?;
         }
         let object = StoredObject { version, committed: now, grown: None, ..object };
         objects::write(txn, bucket, key, &object);
