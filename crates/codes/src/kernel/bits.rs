@@ -1,6 +1,6 @@
 //! Rows of bits for elimination over GF(2): bit b of a row is bit `b % 64` of word `b / 64`.
 
-use super::{Tier, tiered};
+use super::{Tier, dispatch::tiered};
 
 /// Rows in echelon form: row c, when it is there, has its lowest bit at column c.
 ///

@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use super::Tier;
+use super::dispatch::by_tier;
 use super::lanes::Lanes;
 
 /// Outputs formed at once: their factors stay in registers.
@@ -53,7 +54,7 @@ unsafe fn groups(
         unsafe {
             let (coefficients, maps) = (coefficients.add(group * WIDTH), maps.add(group * WIDTH));
             let [old, new] = [old.as_ptr(), new.as_ptr()];
-            super::steps::differences_at(tier, coefficients, maps, old, new, len - rest, outputs);
+            sized_at(tier, coefficients, maps, old, new, len - rest, outputs);
             if rest > 0 {
                 last_bytes(tier, coefficients, maps, [old, new], len - rest..len, outputs);
             }
@@ -82,20 +83,32 @@ unsafe fn last_bytes(
         }
         let [old, new] = sources.each_ref().map(|line| line.as_ptr());
         let mut lines = made.each_mut().map(|line| &mut line[..]);
-        super::steps::differences_at(tier, coefficients, maps, old, new, 64, &mut lines[..outputs.len()]);
+        sized_at(tier, coefficients, maps, old, new, 64, &mut lines[..outputs.len()]);
     }
     for (output, made) in outputs.iter_mut().zip(&made) {
         output[range.clone()].copy_from_slice(&made[..range.len()]);
     }
 }
 
-/// `len` bytes, whole lines, of at most [`WIDTH`] outputs.
-///
+by_tier! {
+    /// `len` bytes, whole lines, of at most [`WIDTH`] outputs.
+    ///
+    /// # Safety
+    /// `len` is a multiple of 64; `old`, `new` and every output have so many bytes, and each output a factor; the tier is supported.
+    unsafe fn sized_at = sized(
+        coefficients: *const u8,
+        maps: *const u64,
+        old: *const u8,
+        new: *const u8,
+        len: usize,
+        outputs: &mut [&mut [u8]],
+    )
+}
+
 /// # Safety
-/// `len` is a multiple of 64; `old`, `new` and every output have so many bytes, and each output a factor; the processor has the tier's
-/// instructions.
+/// As for [`sized_at`]; the processor has the tier's instructions.
 #[inline(always)]
-pub(super) unsafe fn sized<L: Lanes>(
+unsafe fn sized<L: Lanes>(
     coefficients: *const u8,
     maps: *const u64,
     old: *const u8,

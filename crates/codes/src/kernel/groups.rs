@@ -9,6 +9,8 @@
 
 use std::ops::Range;
 
+use super::Tier;
+use super::dispatch::by_tier;
 use super::gf256::AFFINE;
 use super::lanes::Lanes;
 use super::steps::{Row, WIDTH_MAX};
@@ -43,24 +45,29 @@ pub(super) struct Task<'a> {
 
 /// # Safety
 /// Sources reach the range's end, and so do the addresses, at lines, of the sums and of as many outputs, of which nobody
-/// else writes; there are coefficients for every source; the processor has the tier's instructions.
-#[inline(always)]
-pub(super) unsafe fn sized<L: Lanes>(task: &Task) {
+/// else writes; there are coefficients for every source; the tier is supported and multiplies at once: others do better side by side.
+pub(super) unsafe fn run(tier: Tier, task: &Task) {
     // SAFETY: the caller's promise.
     unsafe {
         match task.outputs {
             0 => {}
-            1 => exact::<L, 1>(task),
-            2 => exact::<L, 2>(task),
-            3 => exact::<L, 3>(task),
-            4 => exact::<L, 4>(task),
-            5 => exact::<L, 5>(task),
-            6 => exact::<L, 6>(task),
-            7 => exact::<L, 7>(task),
-            8 => exact::<L, 8>(task),
+            1 => exact_at::<1>(tier, task),
+            2 => exact_at::<2>(tier, task),
+            3 => exact_at::<3>(tier, task),
+            4 => exact_at::<4>(tier, task),
+            5 => exact_at::<5>(tier, task),
+            6 => exact_at::<6>(tier, task),
+            7 => exact_at::<7>(tier, task),
+            8 => exact_at::<8>(tier, task),
             _ => unreachable!("at most eight outputs at once"),
         }
     }
+}
+
+by_tier! {
+    /// # Safety
+    /// As for [`run`], with `M` outputs.
+    unsafe fn exact_at = exact [const M: usize] [M] (task: &Task)
 }
 
 /// How the first output's sum takes the sources: times their coefficients, as they are, not at all, or the first ones as
@@ -71,9 +78,12 @@ const NOTHING: u8 = 2;
 const SPLIT: u8 = 3;
 
 /// # Safety
-/// As for [`sized`], with `M` outputs.
+/// As for [`run`], with `M` outputs; the processor has the tier's instructions.
 #[inline(always)]
 unsafe fn exact<L: Lanes, const M: usize>(task: &Task) {
+    if const { !L::AFFINE } {
+        unreachable!("blocks are for tiers that multiply at once");
+    }
     // SAFETY: the caller's promise.
     unsafe {
         match task.row {
@@ -88,7 +98,7 @@ unsafe fn exact<L: Lanes, const M: usize>(task: &Task) {
 }
 
 /// # Safety
-/// As for [`sized`], with `M` outputs.
+/// As for [`run`], with `M` outputs.
 #[inline(always)]
 unsafe fn lines<L: Lanes, const M: usize, const FIRST: u8>(task: &Task, ones: usize) {
     let count = task.sources.len();

@@ -18,6 +18,8 @@ use super::register::Register;
 pub(super) trait Lanes: Register {
     /// A constant, ready to multiply by.
     type Factor: Copy;
+    /// Whether it multiplies by affine maps, in one instruction.
+    const AFFINE: bool;
     /// Whether sources are taken two at a time, and in blocks ones are not multiplied by: worth its many copies of the loops
     /// only where multiplication is as fast as that.
     const PAIRS: bool;
@@ -82,6 +84,7 @@ macro_rules! affine {
             common!($register, $zero, $load, $store, $stream, $xor);
         }
         impl Lanes for $name {
+            const AFFINE: bool = true;
             const PAIRS: bool = Self::REGISTERS > 16;
             const TABLED: bool = false;
             type Factor = $register;
@@ -118,6 +121,7 @@ macro_rules! shuffle {
             common!($register, $zero, $load, $store, $stream, $xor);
         }
         impl Lanes for $name {
+            const AFFINE: bool = false;
             const PAIRS: bool = false;
             const TABLED: bool = Self::REGISTERS == 16;
             type Factor = [$register; 2];

@@ -16,6 +16,7 @@ mod caches;
 #[cfg(test)]
 pub(crate) mod counting;
 mod difference;
+mod dispatch;
 pub(crate) mod double;
 mod force;
 pub mod gf256;
@@ -127,42 +128,6 @@ impl Tier {
         &AVAILABLE
     }
 }
-
-/// Defines `$name(tier, args)` that runs `$body(args)` compiled for the tier, or for the widest one the
-/// processor has where that is narrower.
-macro_rules! tiered {
-    ($(#[$doc:meta])* fn $name:ident = $body:ident $([$($generic:tt)*] [$($use_generic:tt)*])? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {
-        $(#[$doc])*
-        #[inline]
-        fn $name $(<$($generic)*>)? (tier: $crate::kernel::Tier, $($arg: $ty),*) $(-> $ret)? {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2")]
-                fn avx2 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
-                    $body $(::<$($use_generic)*>)? ($($arg),*)
-                }
-                #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-                fn avx512 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
-                    $body $(::<$($use_generic)*>)? ($($arg),*)
-                }
-                match tier.supported() {
-                    $crate::kernel::Tier::Avx512 | $crate::kernel::Tier::Avx512Gfni => {
-                        // SAFETY: `supported` gives only tiers whose instructions this processor has.
-                        return unsafe { avx512 $(::<$($use_generic)*>)? ($($arg),*) };
-                    }
-                    $crate::kernel::Tier::Avx2 | $crate::kernel::Tier::Avx2Gfni => {
-                        // SAFETY: as above.
-                        return unsafe { avx2 $(::<$($use_generic)*>)? ($($arg),*) };
-                    }
-                    $crate::kernel::Tier::Ssse3 | $crate::kernel::Tier::Portable => {}
-                }
-            }
-            let _ = tier;
-            $body $(::<$($use_generic)*>)? ($($arg),*)
-        }
-    };
-}
-pub(crate) use tiered;
 
 #[cfg(test)]
 mod end_tests;

@@ -186,7 +186,7 @@ impl Packets {
 }
 
 /// Where a block begins in every source and output, and scratch.
-pub(super) type Chunks = [*mut u8; CHUNKS];
+type Chunks = [*mut u8; CHUNKS];
 const CHUNKS: usize = 2 * LIST_MAX + 1;
 
 /// One block in packets of `len` bytes.
@@ -196,17 +196,24 @@ fn run_block(tier: Tier, program: &Packets, chunks: &Chunks, len: usize, stream:
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if tier != Tier::Portable {
-            return super::steps::packets_at(tier, program, chunks, len, stream);
+            return block_at(tier, program, chunks, len, stream);
         }
         let _ = tier;
         block_body::<Plain>(program, chunks, len, stream);
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+super::dispatch::by_tier! {
+    /// # Safety
+    /// As [`run_block`] says; the tier is supported.
+    unsafe fn block_at = block_body(program: &Packets, chunks: &Chunks, len: usize, stream: bool)
+}
+
 /// # Safety
 /// As [`run_block`] says; the processor has the tier's instructions.
 #[inline(always)]
-pub(super) unsafe fn block_body<R: Register>(program: &Packets, chunks: &Chunks, len: usize, stream: bool) {
+unsafe fn block_body<R: Register>(program: &Packets, chunks: &Chunks, len: usize, stream: bool) {
     for sum in &program.sums {
         let terms = &program.sources[sum.start as usize..sum.end as usize];
         let dst = address(chunks, sum.dst, len);

@@ -1,6 +1,6 @@
 //! Reading memory and nothing else: the limit that every other kernel is measured against.
 
-use super::{Tier, tiered};
+use super::{Tier, dispatch::tiered};
 
 /// One register of the widest tier. Four sums of it, so that they do not wait for each other.
 const LANE: usize = 64;

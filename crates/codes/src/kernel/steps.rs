@@ -6,13 +6,11 @@ use std::slice;
 
 use super::Tier;
 use super::accumulate::{First, accumulate};
-use super::difference;
+use super::dispatch::by_tier;
 use super::gf256::{NIBBLES, Table};
 use super::groups;
-use super::lanes::{Affine256, Affine512, Lanes, Shuffle128, Shuffle256, Shuffle512};
+use super::lanes::Lanes;
 use super::matrix::Mode;
-use super::packets::{self, Packets};
-use super::weighted;
 
 /// Bytes of a line of the caches.
 pub(super) const LINE: usize = 64;
@@ -145,8 +143,19 @@ pub(super) fn run(tier: Tier, job: &Job, first: usize, outputs: &mut [&mut [u8]]
     for (dst, output) in dst.iter_mut().zip(outputs.iter_mut()) {
         *dst = output.as_mut_ptr();
     }
-    // SAFETY: checked just now; outputs are borrowed uniquely.
-    unsafe { run_at(tier, job, first, &dst[..outputs.len()], range) }
+    macro_rules! at_once {
+        ($($count:literal)*) => {
+            match outputs.len() {
+                0 => {}
+                // SAFETY: checked just now; outputs are borrowed uniquely.
+                $($count => unsafe {
+                    run_at::<$count>(tier, job, first, core::array::from_fn(|place| dst[place]), range)
+                },)*
+                _ => unreachable!("at most as many outputs as the tier is wide"),
+            }
+        };
+    }
+    at_once!(1 2 3 4 5 6 7 8);
 }
 
 /// Whole lines `range` of a group of sources, into blocks that hold the range from their beginning, or past the caches to `outputs`,
@@ -192,7 +201,7 @@ pub(super) fn run_group<const LEN: usize>(
         stream,
     };
     // SAFETY: checked just now; every address formed from the range lies in its block or output, borrowed uniquely.
-    unsafe { group_at(tier, &task) }
+    unsafe { groups::run(tier, &task) }
 }
 
 /// Waits until what was written past the caches is visible like other writes.
@@ -218,117 +227,15 @@ pub(super) fn copy_past_caches(tier: Tier, to: &mut [u8], from: &[u8]) {
     to[wide..].copy_from_slice(&from[wide..]);
 }
 
-/// Defines `$name(tier, args)` that runs `$body` over the tier's registers.
-macro_rules! by_tier {
-    ($(#[$doc:meta])* $visible:vis unsafe fn $name:ident = $($body:ident)::+ ($($arg:ident: $ty:ty),* $(,)?)) => {
-        $(#[$doc])*
-        $visible unsafe fn $name(tier: Tier, $($arg: $ty),*) {
-            #[target_feature(enable = "ssse3")]
-            unsafe fn ssse3($($arg: $ty),*) {
-                // SAFETY: the caller's promise, passed on; the tier is this function's.
-                unsafe { $($body)::+::<Shuffle128>($($arg),*) }
-            }
-            #[target_feature(enable = "avx2")]
-            unsafe fn avx2($($arg: $ty),*) {
-                // SAFETY: as above.
-                unsafe { $($body)::+::<Shuffle256>($($arg),*) }
-            }
-            #[target_feature(enable = "avx2,gfni")]
-            unsafe fn avx2_gfni($($arg: $ty),*) {
-                // SAFETY: as above.
-                unsafe { $($body)::+::<Affine256>($($arg),*) }
-            }
-            #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-            unsafe fn avx512($($arg: $ty),*) {
-                // SAFETY: as above.
-                unsafe { $($body)::+::<Shuffle512>($($arg),*) }
-            }
-            #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
-            unsafe fn avx512_gfni($($arg: $ty),*) {
-                // SAFETY: as above.
-                unsafe { $($body)::+::<Affine512>($($arg),*) }
-            }
-            // SAFETY: the caller's promise, passed on: the tier is supported.
-            unsafe {
-                match tier {
-                    Tier::Portable => unreachable!("the portable tier has its own loops"),
-                    Tier::Ssse3 => ssse3($($arg),*),
-                    Tier::Avx2 => avx2($($arg),*),
-                    Tier::Avx2Gfni => avx2_gfni($($arg),*),
-                    Tier::Avx512 => avx512($($arg),*),
-                    Tier::Avx512Gfni => avx512_gfni($($arg),*),
-                }
-            }
-        }
-    };
-}
-
 by_tier! {
     /// # Safety
-    /// What [`Job::check`] checks; at each address, outputs can be written over `range`.
-    unsafe fn run_at = sized(job: &Job, first: usize, outputs: &[*mut u8], range: Range<usize>)
+    /// What [`Job::check`] checks of `M` outputs; at each address, outputs can be written over `range`.
+    unsafe fn run_at = sized [const M: usize] [M] (job: &Job, first: usize, dst: [*mut u8; M], range: Range<usize>)
 }
 by_tier! {
     /// # Safety
     /// The tier is supported; `len` bytes, a multiple of 64, can be copied; `to` is a multiple of 64.
     unsafe fn copy_at = copy(to: *mut u8, from: *const u8, len: usize)
-}
-
-by_tier! {
-    /// # Safety
-    /// As for [`difference::sized`]; the tier is supported.
-    pub(super) unsafe fn differences_at = difference::sized(
-        coefficients: *const u8,
-        maps: *const u64,
-        old: *const u8,
-        new: *const u8,
-        len: usize,
-        outputs: &mut [&mut [u8]],
-    )
-}
-
-/// Only at tiers that multiply at once: others do better side by side.
-///
-/// # Safety
-/// As for [`groups::sized`]; the tier is supported.
-unsafe fn group_at(tier: Tier, task: &groups::Task) {
-    #[target_feature(enable = "avx2,gfni")]
-    unsafe fn avx2(task: &groups::Task) {
-        // SAFETY: the caller's promise; the tier is this function's.
-        unsafe { groups::sized::<Affine256>(task) }
-    }
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
-    unsafe fn avx512(task: &groups::Task) {
-        // SAFETY: as above.
-        unsafe { groups::sized::<Affine512>(task) }
-    }
-    // SAFETY: the caller's promise, passed on.
-    unsafe {
-        match tier {
-            Tier::Avx2Gfni => avx2(task),
-            Tier::Avx512Gfni => avx512(task),
-            _ => unreachable!("blocks are for tiers that multiply at once"),
-        }
-    }
-}
-
-by_tier! {
-    /// A block of an XOR program.
-    ///
-    /// # Safety
-    /// As for [`packets::block_body`]; the tier is supported.
-    pub(super) unsafe fn packets_at = packets::block_body(
-        program: &Packets,
-        chunks: &packets::Chunks,
-        len: usize,
-        stream: bool,
-    )
-}
-
-by_tier! {
-    /// # Safety
-    /// As for [`weighted::body`]; the tier is supported.
-    pub(super) unsafe fn weighted_at = weighted::body(task: &weighted::Weighted)
 }
 
 /// # Safety
@@ -341,36 +248,22 @@ unsafe fn copy<L: Lanes>(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// As many registers of each source at a time as there are for so many outputs.
+///
 /// # Safety
 /// As [`run_at`] asks; the processor has the tier's instructions.
 #[inline(always)]
-unsafe fn sized<L: Lanes>(job: &Job, first: usize, outputs: &[*mut u8], range: Range<usize>) {
-    macro_rules! exactly {
-        ($outputs:literal, $wide:literal, $narrow:literal) => {{
-            let dst: [*mut u8; $outputs] = core::array::from_fn(|place| outputs[place]);
-            // SAFETY: the caller's promise.
-            unsafe {
-                if L::REGISTERS > 16 {
-                    exact::<L, $outputs, $wide>(job, first, dst, range)
-                } else if $outputs <= NARROW_WIDTH_MAX {
-                    exact::<L, $outputs, $narrow>(job, first, dst, range)
-                } else {
-                    unreachable!("as many outputs as the tier is wide")
-                }
-            }
-        }};
-    }
-    match outputs.len() {
-        0 => {}
-        1 => exactly!(1, 4, 4),
-        2 => exactly!(2, 4, 4),
-        3 => exactly!(3, 4, 2),
-        4 => exactly!(4, 4, 2),
-        5 => exactly!(5, 2, 1),
-        6 => exactly!(6, 2, 1),
-        7 => exactly!(7, 2, 1),
-        8 => exactly!(8, 2, 1),
-        _ => unreachable!("groups of at most eight"),
+unsafe fn sized<L: Lanes, const M: usize>(job: &Job, first: usize, dst: [*mut u8; M], range: Range<usize>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Constants, so that what a tier does not do is not compiled for it.
+        if const { M <= 2 || L::REGISTERS > 16 && M <= 4 } {
+            exact::<L, M, 4>(job, first, dst, range)
+        } else if const { M <= if L::REGISTERS > 16 { WIDTH_MAX } else { NARROW_WIDTH_MAX } } {
+            exact::<L, M, 2>(job, first, dst, range)
+        } else {
+            unreachable!("as many outputs as the tier is wide")
+        }
     }
 }
 

@@ -23,8 +23,8 @@
 use super::{Tier, gf256, product::Product, second_cache_bytes};
 #[cfg(target_arch = "x86_64")]
 use super::{
-    steps::{multiplies_at_once, weighted_at},
-    weighted::Weighted,
+    steps::multiplies_at_once,
+    weighted::{self, Weighted},
 };
 
 /// Scratch of all slots together stays below this. More than a second-level cache: the start of an op costs more than what the
@@ -456,7 +456,7 @@ fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: St
                     && out.is_some_and(|out| out.addr().is_multiple_of(size_of::<Line>())),
             };
             // SAFETY: `run` borrows `len` bytes at every slot, `Steps::new` has checked the slot numbers, and the tier is supported.
-            unsafe { weighted_at(tier, &task) };
+            unsafe { weighted::run_at(tier, &task) };
             continue;
         }
         let copies = &steps.copies[op.copies as usize..][..(op.copied - op.start) as usize];

@@ -3,6 +3,7 @@
 //! from memory first: 64 MiB of K = 256 into 192 blocks of 256 KiB, 24 ms on a Zen 4.
 #![cfg(target_arch = "x86_64")]
 
+use super::dispatch::by_tier;
 use super::gf256::{self, AFFINE};
 use super::lanes::Lanes;
 
@@ -33,11 +34,17 @@ impl Weighted<'_> {
     }
 }
 
+by_tier! {
+    /// # Safety
+    /// All slots named are there, they and the destinations have `len` bytes, there is a coefficient for each of the others; the tier is
+    /// supported. Where it streams, `out` is at a multiple of a line, and a fence follows.
+    pub(super) unsafe fn run_at = body(task: &Weighted)
+}
+
 /// # Safety
-/// All slots named are there, they and the destinations have `len` bytes, there is a coefficient for each of the others; the processor
-/// has the tier's instructions. Where it streams, `out` is at a multiple of a line, and a fence follows.
+/// As for [`run_at`]; the processor has the tier's instructions.
 #[inline(always)]
-pub(super) unsafe fn body<L: Lanes>(task: &Weighted) {
+unsafe fn body<L: Lanes>(task: &Weighted) {
     let (mut offset, wide) = (0, HELD * L::BYTES);
     // SAFETY: the caller's promise; every offset ends within `len`.
     unsafe {

@@ -1,29 +1,63 @@
 //! Walks the blocks of chunks, a [`Strip`] at a time, in the way that fits.
 
-use super::super::register::{Byte, Register};
+use super::super::{
+    Tier,
+    dispatch::by_width,
+    register::{Byte, Register},
+};
 use super::cyclic::{self, Cyclic};
 use super::field::Field;
 use super::rows::{self, RowSums};
 use super::strip::{APART, FETCHED, HELD, Strip, Weigh};
 use super::{Job, PACKET, Ring};
 
+/// All whole blocks.
+///
 /// # Safety
-/// As [`Double::run`](super::Double::run) has checked; the processor has the tier's instructions.
-#[inline(always)]
-pub(super) unsafe fn body<R: Register>(job: &Job) {
-    // SAFETY: the caller's promise; `N` packets are the ring's.
+/// As [`Double::run`](super::Double::run) has checked; the tier is supported.
+pub(super) unsafe fn run(tier: Tier, job: &Job) {
+    // SAFETY: the caller's promise.
     unsafe {
         match job.double.ring {
-            Ring::Field => blocks::<R, Field, 8, 8>(job),
-            Ring::Cyclic(3) => blocks::<R, Cyclic, 2, 3>(job),
-            Ring::Cyclic(5) => blocks::<R, Cyclic, 4, 5>(job),
-            Ring::Cyclic(7) => blocks::<R, Cyclic, 6, 7>(job),
-            Ring::Cyclic(11) if job.large && !fit::<R, 10, 11>() => cyclic::spilled::<R, 10, 11>(job),
-            Ring::Cyclic(11) => blocks::<R, Cyclic, 10, 11>(job),
-            Ring::Cyclic(13) if job.large && !fit::<R, 12, 13>() => cyclic::spilled::<R, 12, 13>(job),
-            Ring::Cyclic(13) => blocks::<R, Cyclic, 12, 13>(job),
-            Ring::Cyclic(17) => cyclic::spilled::<R, 16, 17>(job),
+            Ring::Field => ring_at::<FIELD>(tier, job),
+            Ring::Cyclic(3) => ring_at::<3>(tier, job),
+            Ring::Cyclic(5) => ring_at::<5>(tier, job),
+            Ring::Cyclic(7) => ring_at::<7>(tier, job),
+            Ring::Cyclic(11) => ring_at::<11>(tier, job),
+            Ring::Cyclic(13) => ring_at::<13>(tier, job),
+            Ring::Cyclic(17) => ring_at::<17>(tier, job),
             Ring::Cyclic(_) => unreachable!("`Double::new` takes only primes that have a kernel"),
+        }
+    }
+}
+
+/// Stands for [`Ring::Field`] where a cyclic ring has its prime.
+const FIELD: usize = 0;
+
+by_width! {
+    /// All whole blocks of one ring.
+    ///
+    /// # Safety
+    /// As for [`run`]; the job's ring is the one of `RING`.
+    unsafe fn ring_at = ring [const RING: usize] [RING] (job: &Job)
+}
+
+/// # Safety
+/// As for [`ring_at`]; the processor has the tier's instructions.
+#[inline(always)]
+unsafe fn ring<R: Register, const RING: usize>(job: &Job) {
+    // SAFETY: the caller's promise; `N` packets are the ring's.
+    unsafe {
+        match RING {
+            FIELD => blocks::<R, Field, 8, 8>(job),
+            3 => blocks::<R, Cyclic, 2, 3>(job),
+            5 => blocks::<R, Cyclic, 4, 5>(job),
+            7 => blocks::<R, Cyclic, 6, 7>(job),
+            11 if job.large && !fit::<R, 10, 11>() => cyclic::spilled::<R, 10, 11>(job),
+            11 => blocks::<R, Cyclic, 10, 11>(job),
+            13 if job.large && !fit::<R, 12, 13>() => cyclic::spilled::<R, 12, 13>(job),
+            13 => blocks::<R, Cyclic, 12, 13>(job),
+            _ => cyclic::spilled::<R, 16, 17>(job),
         }
     }
 }
@@ -36,7 +70,7 @@ fn fit<R: Register, const N: usize, const T: usize>() -> bool {
 /// All whole blocks.
 ///
 /// # Safety
-/// As for [`body`]; the ring has `N` packets and `T` coefficients.
+/// As for [`ring`]; the ring has `N` packets and `T` coefficients.
 #[inline(always)]
 unsafe fn blocks<R: Register, X: Weigh<R, N, T>, const N: usize, const T: usize>(job: &Job) {
     // SAFETY: the caller's promise.

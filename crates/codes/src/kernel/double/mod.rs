@@ -28,12 +28,9 @@ mod rows;
 mod strip;
 #[cfg(test)]
 mod tests;
-mod tiers;
 
 use diagonals::Run;
 
-#[cfg(not(target_arch = "x86_64"))]
-use super::register::Plain;
 use super::{STREAM_FROM, Tier, first_cache_ways};
 
 /// Bytes of a packet of a whole block: one line of the caches, so that a block is one stretch of every chunk.
@@ -214,13 +211,13 @@ impl Double {
         // SAFETY: all places were looked up just now, all of them have `len` bytes, the outputs borrowed uniquely;
         // `stream` only where outputs begin at lines. The tier is supported.
         unsafe {
-            #[cfg(target_arch = "x86_64")]
-            tiers::run_at(tier.supported(), &job);
-            #[cfg(not(target_arch = "x86_64"))]
-            blocks::body::<Plain>(&job);
+            blocks::run(tier.supported(), &job);
             blocks::rest(&job);
         }
-        let _ = tier;
+        #[cfg(target_arch = "x86_64")]
+        if job.stream {
+            super::steps::fence();
+        }
     }
 }
 
