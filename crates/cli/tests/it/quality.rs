@@ -61,6 +61,21 @@ fn granted(what: &str, mut run: impl FnMut() -> Output) -> Output {
     }
 }
 
+/// What the disks give a put of this file now, kB/s, as one is told who wishes for more than any have.
+fn given_kb(bed: &Bed, file: &str) -> u64 {
+    let said = bed.fails(6, &["put", file, "data/never", "--qos", "bandwidth=10GB"]);
+    let given = said.split(" give ").nth(1).unwrap_or_else(|| panic!("what they give: {said}"));
+    let mut words = given.split([' ', ';', '\n']);
+    let number: f64 = words.next().unwrap().parse().unwrap();
+    let unit = match words.next().unwrap() {
+        "GB/s" => 1e6,
+        "MB/s" => 1e3,
+        "kB/s" => 1.0,
+        other => panic!("{other}: {said}"),
+    };
+    (number * unit) as u64
+}
+
 fn begin(bed: &Bed, arguments: &[&str]) -> Child {
     bed.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -91,14 +106,18 @@ fn two_puts_at_once_get_what_they_wished_for_or_one_is_told_to_wait() {
         let [first, second, other] = paces;
         first.min(second) > 0.4 * other.min(45.0)
     });
-    // More than half each: whoever comes second is told to wait, and when. Both may be where disks are known as slow, for a while.
+    // More than half each of what there is just then: whoever comes second is told to wait, and when. Both may be where disks are known as
+    // slow, for a while.
+    let more_than_half = || format!("bandwidth={}kB", given_kb(&bed, file) * 53 / 100);
     let (mut codes, mut said) = ([None; 2], [String::new(), String::new()]);
     block_on(eventually("one of two is granted", WITHIN, async || {
-        let both = ["data/c", "data/d"].map(|key| put(key, &["--qos", "bandwidth=85MB"]));
+        let wish = more_than_half();
+        let both = ["data/c", "data/d"].map(|key| put(key, &["--qos", &wish]));
         let outputs = both.map(|child| child.wait_with_output().unwrap());
         codes = outputs.each_ref().map(|output| output.status.code());
         said = outputs.each_ref().map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
         assert!(codes.iter().all(|code| matches!(code, Some(0 | 6 | 9))), "{said:?}");
+        println!("{wish}: {codes:?}");
         codes.contains(&Some(0)) && !codes.contains(&Some(6))
     }));
     // Where the processes hardly ran at the same time, both had room.
@@ -106,7 +125,7 @@ fn two_puts_at_once_get_what_they_wished_for_or_one_is_told_to_wait() {
         assert!(said[waiting].contains("try again"), "{said:?}");
         let key = ["data/c", "data/d"][waiting];
         // What the first reserved was given back at its end.
-        granted(key, || put(key, &["--qos", "bandwidth=85MB"]).wait_with_output().unwrap());
+        granted(key, || put(key, &["--qos", &more_than_half()]).wait_with_output().unwrap());
     }
     for key in ["a", "b", "c", "d", "e"] {
         bed.get_equals(key, &original);
