@@ -1,18 +1,17 @@
-//! Zeros up to what is written behind the end of a file, and who else may be about to write there.
-//!
-//! The processes of a parallel program write one file, each its own part of it. Whoever is first with a part far behind the end has a gap
-//! before it that the others fill just now; were it stored as zeros, each of n writers would store most of the file. So what is written is
-//! stored first. Before the gap is, the object is looked at again for as long as that took: who began at the same time is done by then. As long
-//! as the gap becomes smaller in such a time, others are at it.
+//! Zeros up to what is written behind the end of a file, and others who may be about to write there: looks at the object for
+//! [`plan::Gaps`].
 
-use super::{AmendError, parts::Becomes, parts::Part, session::Amendment};
-use crate::{ClientError, ObjectStat};
+use super::{
+    AmendError,
+    parts::{Becomes, Part},
+    session::Amendment,
+};
+use crate::ClientError;
 use std::time::Duration;
-use steadfast_protocol::message::MetaFault;
-
-/// Looks at the object in the time that storing took. Each of those who wait for each other waits for a look in its turn, so by few they
-/// would wait for longer than it takes to store zeros.
-const LOOKS: u32 = 16;
+use steadfast_protocol::{
+    message::MetaFault,
+    plan::{self, Seen},
+};
 
 impl Amendment<'_> {
     /// Those of the gaps that are to be stored as zeros. The others are what somebody has stored there meanwhile, and the amendment is one of
@@ -22,53 +21,41 @@ impl Amendment<'_> {
     /// [`MetaFault::Conflict`] where others have changed what it has changed, too.
     pub(super) async fn await_others(
         &mut self,
-        own: &[usize],
-        mut gaps: Vec<Part>,
+        own: Vec<usize>,
+        mut parts: Vec<Part>,
         took: Duration,
     ) -> Result<Vec<Part>, AmendError> {
-        let is_written = own.iter().any(|&position| position >= self.found.len());
-        let mut looks = 0;
-        while is_written && !gaps.is_empty() && looks < LOOKS {
-            tokio::time::sleep(took / LOOKS).await;
-            looks += 1;
+        let lengths = parts.iter().filter_map(|part| match &part.becomes {
+            Becomes::New(plan) => Some((part.position, plan.length)),
+            Becomes::Same | Becomes::Longer(_) => None,
+        });
+        let mut gaps = plan::Gaps::new(self.found.clone(), own, lengths, took);
+        while let Some(pause) = gaps.pause() {
+            tokio::time::sleep(pause).await;
             let (bucket, key) = self.object().clone();
             let now = self.client.stat(&bucket, &key).await?;
-            let there = now.segments.len();
-            if there <= self.found.len() {
-                continue;
+            match gaps.seen(&now.segments) {
+                Seen::Nothing => {}
+                Seen::Filled => {
+                    self.found = gaps.found().to_vec();
+                    self.layouts.clone_from(&self.found);
+                    self.gap_at(gaps.left());
+                }
+                Seen::Overtaken => {
+                    let (base, current) = (self.base, Some(now.object.version));
+                    return Err(
+                        ClientError::Refused(MetaFault::Conflict { bucket, key, base, current }).into()
+                    );
+                }
             }
-            looks = 0;
-            if !self.take_in(own, &gaps, &now) {
-                let (base, current) = (self.base, Some(now.object.version));
-                return Err(ClientError::Refused(MetaFault::Conflict { bucket, key, base, current }).into());
-            }
-            gaps.retain(|part| part.position >= there);
-            self.gap_at(gaps.iter());
         }
-        Ok(gaps)
+        parts.retain(|part| gaps.left().any(|position| position == part.position));
+        Ok(parts)
     }
 
     /// Notes which of its segments hold nothing but zeros.
-    pub(super) fn gap_at<'p>(&mut self, gaps: impl Iterator<Item = &'p Part>) {
-        self.zeros = gaps.filter_map(|part| u32::try_from(part.position).ok()).collect();
-    }
-
-    /// Takes the object as it is now for what the amendment is made from, all but what is its own; whether that can be.
-    fn take_in(&mut self, own: &[usize], gaps: &[Part], now: &ObjectStat) -> bool {
-        let before = self.found.len();
-        let fits = |position: usize| match gaps.iter().find(|part| part.position == position) {
-            Some(Part { becomes: Becomes::New(plan), .. }) => plan.length == now.segments[position].length,
-            // It lies in a part that is written here, or behind the last one.
-            _ => false,
-        };
-        let stays = |&position: &usize| position >= before || self.found[position] == now.segments[position];
-        let alike = (0..before).all(|position| self.found[position].length == now.segments[position].length);
-        if !(alike && own.iter().all(stays) && (before..now.segments.len()).all(fits)) {
-            return false;
-        }
-        self.found.clone_from(&now.segments);
-        self.layouts.clone_from(&now.segments);
-        true
+    pub(super) fn gap_at(&mut self, positions: impl Iterator<Item = usize>) {
+        self.zeros = positions.filter_map(|position| u32::try_from(position).ok()).collect();
     }
 }
 
@@ -76,6 +63,7 @@ impl Amendment<'_> {
 mod tests {
     use super::*;
     use crate::{
+        ObjectStat,
         amend::{
             faked::{self, Store},
             fences::Left,
@@ -88,7 +76,7 @@ mod tests {
         sync::{Arc, Mutex},
         time::Instant,
     };
-    use steadfast_protocol::{Epoch, SegmentId, plan::Wish};
+    use steadfast_protocol::{SegmentId, plan::Wish};
     use tokio::sync::mpsc::unbounded_channel;
 
     const MIB: u64 = 1 << 20;
@@ -117,13 +105,13 @@ mod tests {
         let (object, of) = (("data", "object"), (1, true));
         let mut amendment =
             Amendment::begin(&client, &left, object, file(segments), of, (Wish::default(), 0)).await?;
-        amendment.gap_at(gaps.iter());
+        amendment.gap_at(gaps.iter().map(|part| part.position));
         {
             let mut store = store.lock().unwrap();
             others(&mut store.object);
             store.object.object.version.0 += 1;
         }
-        let gaps = amendment.await_others(&own, gaps, Duration::from_millis(1)).await;
+        let gaps = amendment.await_others(own, gaps, Duration::from_millis(1)).await;
         if let Ok(gaps) = &gaps {
             let listed: Vec<u32> = gaps.iter().map(|part| part.position as u32).collect();
             assert_eq!(amendment.zeros.iter().collect::<Vec<_>>(), listed);
@@ -144,40 +132,14 @@ mod tests {
         assert_eq!(left, (vec![3, 4], [1, 2, 3].map(SegmentId).to_vec()));
         let left = left_of(1, &[at(5)], grown(5)).await.unwrap();
         assert_eq!(left, (vec![], [1, 2, 3, 4, 5].map(SegmentId).to_vec()));
-        assert_eq!(left_of(1, &[at(3), at(6)], grown(2)).await.unwrap().0, [2, 4, 5]);
-        // Nobody is at it, or has made it shorter.
-        assert_eq!(left_of(2, &[at(4)], |_| {}).await.unwrap().0, [2, 3]);
-        assert_eq!(left_of(2, &[at(4)], grown(1)).await.unwrap().0, [2, 3]);
-        // One that is changed by others is theirs, whatever this one has changed beside it.
-        let changed = |object: &mut ObjectStat| {
-            *object = file(4);
-            (object.segments[1].segment, object.segments[1].epoch) = (SegmentId(77), Epoch(9));
-        };
-        let left = left_of(2, &[at(0), at(5)], changed).await.unwrap();
-        assert_eq!(left, (vec![4], [1, 77, 3, 4].map(SegmentId).to_vec()));
+        // Nobody is at it.
+        let left = left_of(2, &[at(4)], |_| {}).await.unwrap();
+        assert_eq!(left, (vec![2, 3], [1, 2].map(SegmentId).to_vec()));
     }
 
     #[tokio::test]
     async fn who_finds_what_it_has_written_changed_is_overtaken() {
-        type Others = fn(&mut ObjectStat);
-        let cases: [(&str, Others); 4] = [
-            ("written where it has written", |object| *object = file(6)),
-            ("changed where it has changed", |object| {
-                *object = file(3);
-                object.segments[0].epoch = Epoch(9);
-            }),
-            ("an end within the gap", |object| {
-                *object = file(3);
-                object.segments[2].length = 5;
-            }),
-            ("segments of other lengths", |object| {
-                *object = file(3);
-                object.segments[1].length = 5;
-            }),
-        ];
-        for (case, others) in cases {
-            let error = left_of(2, &[at(0), at(5)], others).await.unwrap_err();
-            assert!(error.is_conflict(), "{case}: {error}");
-        }
+        let error = left_of(2, &[at(0), at(5)], |object| *object = file(6)).await.unwrap_err();
+        assert!(error.is_conflict(), "{error}");
     }
 }

@@ -234,11 +234,11 @@ impl Client {
         let (lease, mut added) = (amendment.lease(), 0);
         let committing = async {
             amendment.take_policy()?;
-            amendment.gap_at(gaps.iter());
+            amendment.gap_at(gaps.iter().map(|part| part.position));
             let own: Vec<usize> = left.iter().map(|part| part.position).collect();
             let began = Instant::now();
             let mut stored = self.store_parts(&amendment, left, ranges, &wish).await?;
-            let gaps = amendment.await_others(&own, gaps, began.elapsed()).await?;
+            let gaps = amendment.await_others(own, gaps, began.elapsed()).await?;
             stored.extend(self.store_parts(&amendment, gaps, ranges, &wish).await?);
             stored.sort_unstable_by_key(|(position, _)| *position);
             added = stored.len() - anew;

@@ -128,6 +128,18 @@ fn writers_of_different_segments_do_not_overtake_each_other() {
 }
 
 #[test]
+fn what_others_have_written_behind_the_end_stays() {
+    let mut world = file(2, 0);
+    let [changes, appends] = [0, 3].map(|at| Writer::begin(&mut world, 4).store(at, MIB));
+    appends.commit(&mut world).unwrap();
+    changes.commit(&mut world).unwrap();
+    let (object, now) = world.object("k");
+    let appended = &appends.segments;
+    assert_eq!(now, [&changes.segments[0], &appended[1], &appended[2], &appended[3]].map(Clone::clone));
+    assert_eq!(object.size, 4 * MIB);
+}
+
+#[test]
 fn writers_behind_the_end_do_not_overtake_each_other_in_whatever_order() {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
         let mut world = file(0, 0);
@@ -182,7 +194,7 @@ fn what_is_left_out_is_told_and_gone() {
 fn who_changes_what_another_has_changed_is_overtaken() {
     // Anew, longer, by another who stored zeros there, and where the other made it shorter or put another object.
     type Does = fn(Writer) -> Writer;
-    let cases: [(&str, Does, Does); 9] = [
+    let cases: [(&str, Does, Does); 10] = [
         ("the same", |writer| writer.store(1, MIB), |writer| writer.store(1, MIB)),
         ("the end, twice", |writer| writer.store(2, 600), |writer| writer.store(2, 700)),
         (
@@ -200,6 +212,7 @@ fn who_changes_what_another_has_changed_is_overtaken() {
         ("shorter, of what is longer", |writer| writer.store(2, 600), cut),
         ("shorter, of what is another", |writer| writer.store(0, MIB), cut),
         ("longer, of what is shorter", cut, |writer| writer.store(2, 600)),
+        ("what is before the end, of what is shorter", cut, |writer| writer.store(0, MIB)),
     ];
     for (case, first, second) in cases {
         let mut world = file(2, 500);
@@ -239,10 +252,22 @@ fn who_says_too_little_or_promises_something_is_overtaken() {
     let zeros: IndexRanges = (0..u32::MAX).into();
     let replaced = Default::default();
     let lied = AmendBase { zeros, replaced, ..base.clone() };
-    let (version, _) = late.commit_from(&mut world, Some(lied), none).unwrap();
+    let (version, freed) = late.commit_from(&mut world, Some(lied), none).unwrap();
     // It has then said that it replaced nothing, and so nothing is.
     let (object, segments) = world.object("k");
+    assert_eq!(freed, []);
     assert_eq!((segments, object.contents, object.version), (now.1, now.0.contents, version));
+}
+
+#[test]
+fn who_says_that_it_replaced_what_was_not_there_is_overtaken() {
+    let mut world = file(1, 0);
+    let [other, late] = [0, 1].map(|at| Writer::begin(&mut world, 2).store(at, MIB));
+    other.commit(&mut world).unwrap();
+    let mut base = late.made_from();
+    base.replaced.insert(1, (&late.base[0]).into());
+    is_overtaken(late.commit_from(&mut world, Some(base), Pledge::default()));
+    late.commit(&mut world).unwrap();
 }
 
 /// Any writers in any order, against what a plain list says.
