@@ -163,7 +163,7 @@ unsafe fn one<R: Register, const N: usize, const T: usize, const W: usize, const
 /// All whole blocks of a ring whose sums are kept out of registers.
 ///
 /// # Safety
-/// As for [`blocks::body`](super::blocks::body); the ring has `N` packets and `T` coefficients.
+/// As for [`blocks::run`](super::blocks::run); the processor has the instructions of `R`, the ring has `N` packets and `T` coefficients.
 #[inline(always)]
 pub(super) unsafe fn spilled<R: Register, const N: usize, const T: usize>(job: &Job) {
     let whole = job.len / (N * PACKET) * (N * PACKET);
