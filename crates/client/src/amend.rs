@@ -21,7 +21,6 @@ mod error;
 #[cfg(test)]
 pub(crate) mod faked;
 mod fences;
-mod gaps;
 mod gather;
 mod in_place;
 mod leave;

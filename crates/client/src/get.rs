@@ -368,7 +368,8 @@ pub(crate) fn reads(
     found: &ObjectStat,
     range: Range<u64>,
 ) -> impl Iterator<Item = (&SegmentLayout, Option<IndexRanges>)> {
-    parts(found, range).map(|(layout, part)| {
+    let stored = parts(found, range).filter(|(layout, _)| !layout.is_hole());
+    stored.map(|(layout, part)| {
         let Blocks { wanted, whole, singly, .. } = Blocks::of(layout, &part);
         (layout, (singly && !whole).then(|| IndexRanges::from(wanted)))
     })
@@ -390,7 +391,7 @@ impl Access {
         self.sink = Some(sink);
         self.handed += reader.part.end - reader.part.start;
         self.report.latency = ready.duration_since(self.start).saturating_sub(self.sink_time);
-        self.report.segment_bytes += reader.memory_bytes;
+        self.report.segment_bytes += reader.used_bytes();
         Ok((ready, handed))
     }
 
@@ -561,6 +562,11 @@ impl<'a> SegmentReader<'a> {
         self.memory_bytes
     }
 
+    /// Payload bytes that it has from devices when it is done, unless a range has to be decoded.
+    fn used_bytes(&self) -> u64 {
+        if self.layout.is_hole() { 0 } else { self.memory_bytes }
+    }
+
     /// Whether a device said that its chunk lacks changes that parity has.
     pub(crate) fn lacks_changes(&self) -> bool {
         !self.lacking.is_empty()
@@ -581,8 +587,11 @@ impl<'a> SegmentReader<'a> {
         self.decode().await
     }
 
-    /// Reads until enough is here.
+    /// Reads until enough is here: at once where nobody stores anything of it.
     pub(crate) async fn arrive(&mut self) -> Result<(), GetError> {
+        if self.layout.is_hole() {
+            return Ok(());
+        }
         loop {
             let lesson = self.client.lesson();
             self.heed();
@@ -691,6 +700,10 @@ impl<'a> SegmentReader<'a> {
 
     /// The originals that hold the part, once enough is here.
     pub(crate) async fn decode(&mut self) -> Result<Vec<BytesMut>, GetError> {
+        if self.layout.is_hole() {
+            let zeros = |_| BytesMut::zeroed(self.layout.block_bytes as usize);
+            return Ok(self.wanted.clone().map(zeros).collect());
+        }
         let threads = match self.client.options.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
@@ -727,7 +740,7 @@ impl<'a> SegmentReader<'a> {
     pub(crate) fn account(self, used: bool, way: Duration) {
         let counts = self.core.counts();
         let done = AccessTotals {
-            used_bytes: if used { self.memory_bytes } else { 0 },
+            used_bytes: if used { self.used_bytes() } else { 0 },
             received_bytes: self.moved.received_bytes,
             sent_bytes: self.moved.sent_bytes,
             medium_bytes: self.moved.medium_bytes,

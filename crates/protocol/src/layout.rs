@@ -9,6 +9,9 @@
 //!     device B   7/3: 16-31               device B   7/3: 16-31
 //! ```
 //!
+//! A segment of a file of which nobody has written anything is a *hole*: it has a length, the shape that it would be stored in, and no
+//! holders. Its bytes are zero. What is written to it is stored as a segment of another name in its place.
+//!
 //! Invariants: an index is listed once in a layout; a device holds a piece as one extent under the piece's own segment,
 //! and segment and version of the piece, not of the layout, are in its checksums; what a piece lists only shrinks.
 
@@ -106,7 +109,7 @@ pub struct SegmentLayout {
     pub block_bytes: u32,
     /// Bytes under one checksum.
     pub granule_bytes: u32,
-    /// The devices and what each holds.
+    /// The devices and what each holds; none of a hole.
     pub holders: Vec<Holder>,
 }
 
@@ -243,6 +246,11 @@ impl Share {
 }
 
 impl SegmentLayout {
+    /// Whether it is a hole: zeros that nobody stores. Only files have such; what has another code and no holders is unreadable.
+    pub fn is_hole(&self) -> bool {
+        self.holders.is_empty() && matches!(self.code.kind, CodeKind::ReedSolomon { .. })
+    }
+
     /// N: confirmed blocks on all devices.
     pub fn stored_blocks(&self) -> u32 {
         self.holders.iter().map(Holder::count).sum()

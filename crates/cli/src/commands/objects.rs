@@ -179,7 +179,14 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
              (`steadfast repair`: at once)"
         )?;
     }
-    for segment in &found.segments {
+    // A file may have thousands of holes in a row.
+    for run in found.segments.chunk_by(|segment, next| segment.is_hole() && next.is_hole()) {
+        let segment = &run[0];
+        if segment.is_hole() {
+            let bytes = run.iter().map(|segment| segment.length).sum();
+            say!("hole       {} of zeros, which nobody stores", show_bytes(bytes))?;
+            continue;
+        }
         let code = code_name(segment);
         say!(
             "segment    {}: {code}, K = {}, N = {} (D = {:.2}), blocks of {} on {}{}",
@@ -218,6 +225,7 @@ fn lacks(chunks: u32) -> String {
 /// What a segment's blocks are.
 fn code_name(segment: &SegmentLayout) -> String {
     match segment.code.kind {
+        _ if segment.is_hole() => "hole".to_owned(),
         CodeKind::Replicated if segment.code.originals == 1 => "copies".to_owned(),
         CodeKind::Replicated if segment.code.originals == segment.stored_blocks() => "stripe".to_owned(),
         CodeKind::Replicated => "rotated copies".to_owned(),
@@ -255,7 +263,7 @@ fn segment_json(segment: &SegmentLayout, missing_chunks: u32) -> Value {
         "code": code_name(segment),
         "originals": segment.code.originals,
         "stored_blocks": segment.stored_blocks(),
-        "redundancy": segment.redundancy(),
+        "redundancy": (!segment.is_hole()).then(|| segment.redundancy()),
         "missing_chunks": missing_chunks,
         "block_bytes": segment.block_bytes,
         "granule_bytes": segment.granule_bytes,

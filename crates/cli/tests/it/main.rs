@@ -14,6 +14,7 @@ mod degraded;
 mod devices;
 mod failures;
 mod files;
+mod holes;
 mod in_place;
 mod ingest;
 mod late;

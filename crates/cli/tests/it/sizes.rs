@@ -66,7 +66,7 @@ async fn restart(bed: &mut Bed, client: &Client, node: usize) {
 }
 
 /// Decoded from any four of the six chunks of each segment, it is the same.
-async fn survives_any_two(client: &Client, model: &[u8]) {
+pub(crate) async fn survives_any_two(client: &Client, model: &[u8]) {
     let found = client.stat("data", "object").await.unwrap();
     let devices: BTreeSet<_> =
         found.segments.iter().flat_map(|layout| &layout.holders).map(|holder| holder.device).collect();
@@ -372,50 +372,6 @@ fn writers_that_make_a_file_longer_at_a_time_lose_nothing_of_each_other() {
     });
 }
 
-/// As the processes of a parallel program write one file: all begin at the same time, each with its own segments, and each again over
-/// those.
-#[test]
-fn writers_of_own_segments_of_one_file_end_beside_each_other() {
-    const WRITERS: usize = 8;
-    let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=1MiB");
-    let address = bed.cluster.address().to_owned();
-    block_on(async {
-        create(&patient(&bed).await).await.close().await.unwrap();
-    });
-    let (new, own) = (|part: usize, round| bytes(MIB, (part * 10 + round) as u64), [0, WRITERS]);
-    let begin = Arc::new(std::sync::Barrier::new(WRITERS));
-    let threads: Vec<_> = (0..WRITERS)
-        .map(|writer| {
-            let (address, begin) = (address.clone(), Arc::clone(&begin));
-            std::thread::spawn(move || {
-                block_on(async {
-                    let options = Options { patience: Duration::from_secs(60), ..Options::default() };
-                    let client = Arc::new(Client::connect(&address, options).await.unwrap());
-                    let file = client.open_file("data", "object").await.unwrap();
-                    for (round, part) in [(0, own[0]), (1, own[0]), (0, own[1])] {
-                        let part = part + writer;
-                        begin.wait();
-                        let at = (part * MIB) as u64;
-                        settled(async || file.write_at(at, &new(part, round)).await).await;
-                        sync(&file).await;
-                        assert!(file.size() >= at + MIB as u64);
-                        assert!(file.read_at(at, MIB).await.unwrap() == new(part, round));
-                    }
-                    println!("writer {writer}: {:?}", file.counts());
-                });
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    let model = |part| new(part, usize::from(part < WRITERS));
-    let model: Vec<u8> = (0..2 * WRITERS).flat_map(model).collect();
-    block_on(async {
-        let client = patient(&bed).await;
-        check(&open(&client).await, &model, "all of them").await;
-        survives_any_two(&client, &model).await;
-    });
-}
-
 #[test]
 fn a_handle_goes_on_with_a_file_that_others_cut_or_made_longer() {
     let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=1MiB");
@@ -574,10 +530,24 @@ fn what_a_file_cannot_be_is_said() {
         }
         assert_eq!(file.size(), 10);
         close(file).await;
-        // More than the devices have: what it was it stays.
-        let full = client.truncate("data", "object", 1 << 30).await.unwrap_err();
+        // More than the devices have: a hole takes nothing, and what is written into it is stored as far as there is room.
+        client.truncate("data", "object", 1 << 30).await.unwrap();
+        let file = open(&client).await;
+        let full = async {
+            file.write_at(MIB as u64, &bytes(160 * MIB, seed())).await?;
+            file.sync().await
+        };
+        let full = full.await.unwrap_err();
         println!("{full}");
         assert!(matches!(full, FileError::Write(AmendError::Plan(_) | AmendError::Write(_))), "{full:?}");
+        drop(file);
+        assert!(open(&client).await.read_at(0, 11).await.unwrap() == b"some bytes\0"[..]);
+        // Between two segments, so that nothing is stored for it; what that frees is soon there.
+        client.truncate("data", "object", MIB as u64).await.unwrap();
+        let cut = eventually("there is room again", WITHIN, async || {
+            client.truncate("data", "object", 10).await.is_ok()
+        });
+        cut.await;
         check(&open(&client).await, b"some bytes", "after what did not fit").await;
         let reading = FileOptions { write: false, ..CREATE };
         let refused = client.open_file_with("data", "nothing", &reading).await.unwrap_err();

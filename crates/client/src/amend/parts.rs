@@ -21,6 +21,8 @@ pub(super) struct Part {
     pub(super) at: u64,
     /// Bytes of it.
     pub(super) ranges: Vec<Range<u64>>,
+    /// Whether nothing is stored of it yet.
+    pub(super) is_hole: bool,
     /// What becomes of it.
     pub(super) becomes: Becomes,
 }
@@ -37,9 +39,17 @@ pub(super) enum Becomes {
 }
 
 impl Part {
-    /// Whether it is there only because something is written behind it, or the object is to have so many bytes.
-    pub(super) fn is_gap(&self) -> bool {
-        self.ranges.is_empty() && matches!(self.becomes, Becomes::New(_))
+    /// The hole that it becomes where nothing of it is stored, now or before: it is there only because something is written behind it, or
+    /// the object is to have so many bytes.
+    pub(super) fn hole(&self) -> Option<&SegmentPlan> {
+        match &self.becomes {
+            Becomes::Longer(Longer { anew: plan, .. }) | Becomes::New(plan)
+                if self.is_hole && self.ranges.is_empty() =>
+            {
+                Some(plan)
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -84,13 +94,13 @@ pub(super) fn parts(
     let there = found.segments.iter().enumerate().map(|(position, layout)| {
         let longer = if position == last { longer.take() } else { None };
         match longer {
-            Some(longer) => (longer.anew.length, Becomes::Longer(longer)),
-            None => (layout.length, Becomes::Same),
+            Some(longer) => (longer.anew.length, layout.is_hole(), Becomes::Longer(longer)),
+            None => (layout.length, layout.is_hole(), Becomes::Same),
         }
     });
-    let more = grown.more.into_iter().map(|plan| (plan.length, Becomes::New(plan)));
+    let more = grown.more.into_iter().map(|plan| (plan.length, true, Becomes::New(plan)));
     let (mut parts, mut at) = (Vec::new(), 0u64);
-    for (position, (length, becomes)) in there.chain(more).enumerate() {
+    for (position, (length, is_hole, becomes)) in there.chain(more).enumerate() {
         let end = at + length;
         let first = ranges.partition_point(|(offset, bytes)| offset + bytes.len() as u64 <= at);
         let within = ranges[first..].iter().take_while(|(offset, _)| *offset < end);
@@ -98,7 +108,7 @@ pub(super) fn parts(
             .map(|(offset, bytes)| (*offset).max(at) - at..(offset + bytes.len() as u64).min(end) - at)
             .collect();
         if !ranges.is_empty() || becomes != Becomes::Same {
-            parts.push(Part { position, at, ranges, becomes });
+            parts.push(Part { position, at, ranges, is_hole, becomes });
         }
         at = end;
     }
@@ -160,8 +170,8 @@ pub(super) fn over(
 pub(super) mod tests {
     use super::*;
     use steadfast_protocol::{
-        Epoch, SegmentId, Time, Version,
-        layout::{CodeKind, CodeSpec, SegmentLayout},
+        DeviceId, Epoch, SegmentId, Time, Version,
+        layout::{CodeKind, CodeSpec, Holder, SegmentLayout},
         message::ObjectRecord,
         policy::Pledge,
     };
@@ -231,6 +241,29 @@ pub(super) mod tests {
             let (length, at) = (layout.length as usize, part.at as usize);
             assert!(patched[..length] == model[at..at + length], "segment {}", part.position);
             assert!(patched[length..].iter().all(|byte| *byte == 0), "nothing behind its end");
+        }
+    }
+
+    #[test]
+    fn whole_segments_that_nobody_writes_to_become_holes() {
+        let mib = 1 << 20;
+        let ranges = [(10, Bytes::from_static(&[7; 5])), (5 * mib + 3, Bytes::from_static(&[7; 100]))];
+        for is_stored in [false, true] {
+            let mut found = found(&[mib, 20_000]);
+            found.policy = "parity:segment=1MiB".parse().unwrap();
+            let device = DeviceId(1);
+            let holder = || Holder::whole(device, SegmentId(1), Version(1), (0..1).into());
+            found.segments.iter_mut().filter(|_| is_stored).for_each(|layout| layout.holders.push(holder()));
+            let holes = |ranges, size_min| -> Vec<(usize, Option<u64>)> {
+                let (parts, _) = parts(&found, ranges, size_min).unwrap();
+                parts.iter().map(|part| (part.position, part.hole().map(|plan| plan.length))).collect()
+            };
+            // The last one as far as nothing was there, and those before what is written.
+            let last = (1, (!is_stored).then_some(mib));
+            let between = [(2, Some(mib)), (3, Some(mib)), (4, Some(mib))];
+            assert_eq!(holes(&ranges, 0), [&[(0, None), last][..], &between, &[(5, None)]].concat());
+            assert_eq!(holes(&[], 2 * mib + 9), [last, (2, Some(9))]);
+            assert_eq!(holes(&[], 30_000), []);
         }
     }
 

@@ -3,7 +3,8 @@
 //! stored anew, all places of a segment at once.
 //!
 //! What ends behind the object's end makes it longer. Bytes that follow the last one go behind it in place, where the last segment
-//! has room, and are counted in then ([`Change::Grow`]); else that segment is stored anew, and others behind it.
+//! has room, and are counted in then ([`Change::Grow`]); else that segment is stored anew, and others behind it. Segments between the end and
+//! what is written are holes.
 
 use super::{
     AmendError, AmendReport,
@@ -36,7 +37,7 @@ pub(crate) struct Changed {
     pub(crate) in_place_bytes: u64,
     /// Segments that were stored anew.
     pub(crate) segments_anew: u64,
-    /// Segments that came behind the last one.
+    /// Segments that came behind the last one, but for holes.
     pub(crate) segments_added: u64,
     /// Payload bytes of blocks written for those.
     pub(crate) written_bytes: u64,
@@ -225,8 +226,8 @@ impl Client {
         }
         let bytes = left.iter().map(Part::bytes).sum();
         let of = (left.len(), true);
+        let (holes, left): (Vec<Part>, Vec<Part>) = left.into_iter().partition(|part| part.hole().is_some());
         let anew = left.iter().filter(|part| !matches!(part.becomes, Becomes::New(_))).count();
-        let (gaps, left): (Vec<Part>, Vec<Part>) = left.into_iter().partition(Part::is_gap);
         let before = ObjectStat { object: found.object.clone(), segments: Vec::new(), policy: found.policy };
         let class = Wish { quality: self.options.quality.class(), ..Wish::default() };
         let mut amendment = Amendment::begin(self, left_fenced, object, found, of, (class, bytes)).await?;
@@ -234,14 +235,12 @@ impl Client {
         let (lease, mut added) = (amendment.lease(), 0);
         let committing = async {
             amendment.take_policy()?;
-            amendment.gap_at(gaps.iter().map(|part| part.position));
-            let own: Vec<usize> = left.iter().map(|part| part.position).collect();
-            let began = Instant::now();
             let mut stored = self.store_parts(&amendment, left, ranges, &wish).await?;
-            let gaps = amendment.await_others(own, gaps, began.elapsed()).await?;
-            stored.extend(self.store_parts(&amendment, gaps, ranges, &wish).await?);
-            stored.sort_unstable_by_key(|(position, _)| *position);
             added = stored.len() - anew;
+            let plans: Vec<&SegmentPlan> = holes.iter().filter_map(Part::hole).collect();
+            let holes = holes.iter().map(|part| part.position).zip(amendment.holes(&plans).await?);
+            stored.extend(holes);
+            stored.sort_unstable_by_key(|(position, _)| *position);
             for (position, stored) in stored {
                 match amendment.layouts.get_mut(position) {
                     Some(layout) => *layout = stored,

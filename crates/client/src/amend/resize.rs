@@ -1,4 +1,4 @@
-//! Giving an object of a parity bucket another size: zeros behind its end, or nothing of what is behind the new one.
+//! Giving an object of a parity bucket another size: a hole behind its end, or nothing of what is behind the new one.
 //!
 //! Both are one change of metadata, so that readers see the object before or after. What it loses is fenced first: a handle that
 //! still knows it is refused, looks the object up, and makes it longer again by what it writes. The segment that the end
@@ -27,7 +27,7 @@ pub struct ResizeReport {
     pub size_before: u64,
     /// Bytes in it now.
     pub size: u64,
-    /// Segments stored anew, and new ones.
+    /// Segments stored anew: holes are not.
     pub segments_stored: u64,
     /// Payload bytes of blocks that were written.
     pub written_bytes: u64,
@@ -124,20 +124,24 @@ impl Client {
         let wish = amendment.wish;
         let shortened = amendment.finish(start, async |amendment| {
             let mut dropped = amendment.layouts.split_off(cut.kept);
-            if let Some(plan) = &cut.last {
-                let layout = dropped.remove(0);
+            let last = cut.last.map(|plan| (plan, dropped.remove(0)));
+            if let Some((plan, _)) = last.as_ref().filter(|(_, layout)| layout.is_hole()) {
+                amendment.fence_dropped(&dropped).await?;
+                let hole = amendment.holes(&[plan]).await?;
+                amendment.layouts.extend(hole);
+            } else if let Some((plan, layout)) = &last {
                 self.check_devices(&amendment.begun.policy, plan.length, &wish)?;
                 amendment.fence_dropped(&dropped).await?;
                 // Last: what could not be told of its parity holds for what is read now.
-                amendment.fence(&layout, &BTreeSet::new()).await?;
+                amendment.fence(layout, &BTreeSet::new()).await?;
                 let _memory = self.memory.hold(layout.length);
-                let there = amendment.decode_part(&layout, 0..plan.length).await?;
+                let there = amendment.decode_part(layout, 0..plan.length).await?;
                 amendment.count(|report| report.decoded_segments += 1);
                 let block_bytes = plan.geometry.block_bytes;
                 let blocks = recut(&there, plan.length, block_bytes, plan.length).into_iter();
                 let blocks = blocks.map(BytesMut::freeze).collect();
                 let blocks = Originals::whole(blocks, block_bytes, plan.geometry.originals);
-                let stored = amendment.store(Some(&layout), plan, blocks, &wish, &BTreeSet::new()).await?;
+                let stored = amendment.store(Some(layout), plan, blocks, &wish, &BTreeSet::new()).await?;
                 amendment.layouts.push(stored);
             } else {
                 amendment.fence_dropped(&dropped).await?;

@@ -22,7 +22,7 @@ use std::{
 };
 use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
-    BlockIndex, DeviceId, IndexRanges, SegmentId, Version,
+    BlockIndex, DeviceId, SegmentId, Version,
     durability::{Need, Rule},
     layout::{CodeKind, Geometry, ParityGeometry, SegmentLayout, Share},
     message::{
@@ -30,7 +30,7 @@ use steadfast_protocol::{
         PutBegun, REPLACED_MAX, ReplacedSegment,
     },
     meta::SEGMENTS_PER_REQUEST_MAX,
-    plan::{self, Part, Places, PlanError, Quality, Replaced, Scheme, Wanted, Wish},
+    plan::{self, Part, Places, PlanError, Quality, Replaced, Scheme, SegmentPlan, Wanted, Wish},
     policy::{Pledge, Policy},
     write::{Given, Target, WriteDone, WriteSpec, ingest::Primaries},
 };
@@ -58,8 +58,6 @@ pub(super) struct Amendment<'a> {
     pub(super) size: u64,
     /// The object's segments as they are to be.
     pub(super) layouts: Vec<SegmentLayout>,
-    /// Positions of new ones that hold nothing but zeros up to what is written behind them.
-    pub(super) zeros: IndexRanges,
     /// What is wished for, and what the object promises.
     pub(super) wish: Wish,
     /// What is wished for.
@@ -130,7 +128,6 @@ impl<'a> Amendment<'a> {
             pledge: found.object.pledge,
             found: found.segments.clone(),
             layouts: found.segments,
-            zeros: IndexRanges::new(),
             wish: Wish { quality: wish.quality.under(client.to_be_had(found.object.pledge)), ..wish },
             asked: wish.quality,
             reserved: Reserved::new(client, Access::Write, wish.quality, length),
@@ -320,7 +317,7 @@ impl<'a> Amendment<'a> {
             pairs.filter(|(_, (was, is))| was != is).map(|(position, (was, _))| (position, was.into()));
         let replaced: BTreeMap<u32, ReplacedSegment> = replaced.collect();
         let segments = u32::try_from(self.found.len()).ok().filter(|_| replaced.len() <= REPLACED_MAX)?;
-        Some(AmendBase { pledge: self.pledge, segments, replaced, zeros: self.zeros.clone() }.into())
+        Some(AmendBase { pledge: self.pledge, segments, replaced }.into())
     }
 
     /// Seals what was written, frees what is not listed (any more).
@@ -344,12 +341,28 @@ impl<'a> Amendment<'a> {
         self.client.free(freed);
     }
 
+    /// Holes of a file, as planned, in order.
+    pub(super) async fn holes(&self, plans: &[&SegmentPlan]) -> Result<Vec<SegmentLayout>, ClientError> {
+        let mut holes = Vec::with_capacity(plans.len());
+        for (number, plan) in plans.iter().enumerate() {
+            let left = u32::try_from(plans.len() - number).unwrap_or(u32::MAX);
+            holes.push(plan.hole((self.name_of(left).await?, self.begun.version, self.begun.epoch)));
+        }
+        Ok(holes)
+    }
+
     async fn name(&self) -> Result<SegmentId, ClientError> {
+        self.name_of(MORE_SEGMENTS).await
+    }
+
+    /// A name; so many will be used.
+    async fn name_of(&self, segments: u32) -> Result<SegmentId, ClientError> {
         let named = self.made().names.pop_front();
         if let Some(name) = named {
             return Ok(name);
         }
-        let more = Change::MoreSegments { intent: self.begun.intent, segments: MORE_SEGMENTS };
+        let segments = segments.min(SEGMENTS_PER_REQUEST_MAX);
+        let more = Change::MoreSegments { intent: self.begun.intent, segments };
         match self.client.metadata.change_under(self.begun.lease_ms, more).await? {
             MetaAnswer::Segments(names) => {
                 let mut names = names.into_iter();
@@ -414,7 +427,8 @@ impl<'a> Amendment<'a> {
     /// lost.
     pub(super) async fn fence_dropped(&self, dropped: &[SegmentLayout]) -> Result<(), AmendError> {
         let (client, epoch, none) = (self.client, self.begun.epoch, BTreeSet::new());
-        for lot in dropped.chunks(FENCES_AT_A_TIME) {
+        let stored: Vec<&SegmentLayout> = dropped.iter().filter(|layout| !layout.is_hole()).collect();
+        for lot in stored.chunks(FENCES_AT_A_TIME) {
             self.made().fenced.extend(lot.iter().map(|layout| layout.segment));
             let fencing = lot.iter().map(|layout| client.fence(layout, epoch, &none)).collect();
             for (layout, fenced) in lot.iter().zip(all(fencing).await) {

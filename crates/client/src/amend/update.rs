@@ -291,14 +291,15 @@ pub(super) async fn anew_of(
     layout: &SegmentLayout,
     changed: &[Range<u64>],
 ) -> Result<Vec<BytesMut>, AmendError> {
-    if is_parity(layout) {
+    let is_hole = layout.is_hole();
+    if is_parity(layout) && !is_hole {
         amendment.check_devices(layout).await?;
         // What is changed in place from now on would be lost.
         amendment.fence(layout, &BTreeSet::new()).await?;
     }
     let block = || BytesMut::zeroed(layout.block_bytes as usize);
     let mut originals: Vec<BytesMut> = (0..layout.code.originals).map(|_| block()).collect();
-    let staying = staying(layout.length, layout.block_bytes, changed);
+    let staying = if is_hole { Vec::new() } else { staying(layout.length, layout.block_bytes, changed) };
     for part in &staying {
         let first = (part.start / u64::from(layout.block_bytes)) as usize;
         let there = amendment.decode_part(layout, part.clone()).await?;

@@ -10,8 +10,9 @@
 //! after that in a handle that was open before. Of what this one writes that is never so. Each granule (4 KiB) of a read is as it was at
 //! some time, whether from here or fetched, and never of both; what this handle wrote and has not stored is laid over it.
 //!
-//! What is written behind the end makes the object longer when it is stored, with zeros in between. That goes in the order of the
-//! segments, so that none is stored as zeros just before its bytes are. [`File::truncate`] is done at once. Where two handles
+//! What is written behind the end makes the object longer when it is stored, with holes in between, which are zeros that nobody stores. That
+//! goes in the order of the segments, so that none is a hole just before its bytes are stored. [`File::truncate`] is done at once. Who reads a
+//! hole looks whether it is one yet: the metadata server alone knows. Where two handles
 //! make an object longer at a time, both have it as long as their own bytes need, neither undoes the other's, and where they write segments of
 //! their own neither makes the other begin again. Where nobody knows what
 //! the object is by now (a truncate that was given up, or had no answer), it is looked up before anything else is done by it (`state`).
@@ -35,8 +36,11 @@ mod tests;
 mod torn;
 
 use crate::{
-    AmendError, Client, ClientError, FileError, GetError, ObjectStat, get::CHANGES_MAX, reader::fetch,
-    reserve::Reading, unexpected,
+    AmendError, Client, ClientError, FileError, GetError, ObjectStat,
+    get::{CHANGES_MAX, parts},
+    reader::fetch,
+    reserve::Reading,
+    unexpected,
 };
 use bytes::{Bytes, BytesMut};
 use cache::{Cache, Moment, Room};
@@ -268,6 +272,7 @@ impl File {
     /// When too little of it can be had now, or it was removed. The same read can be tried again.
     pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, FileError> {
         let inner = &*self.inner;
+        let mut looked = false;
         for change in 1.. {
             let began = inner.opened.elapsed();
             let (found, range, (seen, written), mark) = {
@@ -297,6 +302,12 @@ impl File {
             let size = found.object.size;
             let missing = missing.start.min(size)..missing.end.min(size);
             let wanted = inner.state().clean.to_fetch(&missing, size);
+            // No node tells of what others store there.
+            if !looked && parts(&found, wanted.clone()).any(|(layout, _)| layout.is_hole()) {
+                inner.look(&found).await?;
+                looked = true;
+                continue;
+            }
             let fetched = match wanted.is_empty() {
                 true => {
                     inner.state().counts.reads_kept += 1;
@@ -641,6 +652,17 @@ impl Inner {
         state.behind.stored();
         drop(state);
         flights.iter_mut().for_each(|flight| flight.stored = true);
+        Ok(())
+    }
+
+    /// Looks whether the object is still as `before`.
+    async fn look(&self, before: &ObjectStat) -> Result<(), ClientError> {
+        let sight = self.state().sight();
+        let now = self.client.locate(&self.bucket, &self.key).await?;
+        // What is kept of one that is the same stays.
+        if now.object.version != before.object.version {
+            self.state().saw(now, sight);
+        }
         Ok(())
     }
 

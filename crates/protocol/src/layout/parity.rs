@@ -48,8 +48,11 @@ pub struct ChunkPart {
 
 impl SegmentLayout {
     /// Chunks that it has fewer than a segment of its bucket has: what was stored while too few failure domains served
-    /// ([`Parity::degraded`]) is *degraded*. It can be read and changed like any other.
+    /// ([`Parity::degraded`]) is *degraded*. It can be read and changed like any other. A hole lacks none.
     pub fn missing_chunks(&self, policy: &Policy) -> u32 {
+        if self.is_hole() {
+            return 0;
+        }
         match (policy, ParityGeometry::of_layout(self)) {
             (Policy::Parity(policy), Some(shape)) => policy.chunks().saturating_sub(shape.chunks),
             _ => 0,

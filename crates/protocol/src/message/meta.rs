@@ -186,9 +186,6 @@ pub struct AmendBase {
     pub segments: u32,
     /// Those that the amendment has changed; at most [`REPLACED_MAX`].
     pub replaced: BTreeMap<u32, ReplacedSegment>,
-    /// New ones of which the amendment has nothing to say: they hold zeros up to what it writes behind them, and what others have stored
-    /// there stands.
-    pub zeros: IndexRanges,
 }
 
 /// A segment that an amendment has changed, as it was before.

@@ -22,7 +22,7 @@
 
 use super::{
     Terms,
-    beside::{self, Beside},
+    beside::beside,
     buckets,
     counters::Counters,
     keys, lost, names,
@@ -223,7 +223,7 @@ pub(super) fn commit(
                     let promised = previous.as_ref().map(|previous| previous.pledge);
                     pledge == Pledge::default() && promised == Some(made_from.pledge)
                 };
-                merged = made_from.filter(alike).and_then(|base| beside::beside(base, layouts, &before));
+                merged = made_from.filter(alike).and_then(|base| beside(base, layouts, &before));
                 match &merged {
                     None => check_base(&intent.bucket, &intent.key, base, current)?,
                     Some(_) => version = Counters::next_version(txn)?,
@@ -244,8 +244,7 @@ pub(super) fn commit(
     let pieces = layouts.iter().flat_map(SegmentLayout::pieces);
     let fresh = pieces.filter(|(_, piece)| intent.has(piece.segment)).map(|(device, _)| device);
     standing::arrived(txn, fresh)?;
-    let left_out = merged.as_ref().map_or(&[][..], |merged| &merged.left_out);
-    let freed = segments::replace(txn, &intent, &policy, (&before, layouts), left_out);
+    let freed = segments::replace(txn, &intent, &policy, (&before, layouts));
     let segments = layouts.iter().map(|layout| layout.segment).collect();
     let object = StoredObject { size, version, contents, committed: now, segments, grown: None, pledge };
     objects::write(txn, &intent.bucket, &intent.key, &object);
@@ -255,13 +254,13 @@ pub(super) fn commit(
 
 /// The size and the segments that are committed: those that an amendment lists, or with what others have made of them.
 fn whole<'a>(
-    merged: &'a Option<Beside>,
+    merged: &'a Option<Vec<SegmentLayout>>,
     size: u64,
     layouts: &'a [SegmentLayout],
 ) -> (u64, &'a [SegmentLayout]) {
     match merged {
         None => (size, layouts),
-        Some(Beside { layouts, .. }) => (layouts.iter().map(|layout| layout.length).sum(), layouts),
+        Some(layouts) => (layouts.iter().map(|layout| layout.length).sum(), layouts),
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) fn layouts(view: &dyn View, segments: &[SegmentId]) -> Result<Vec<Seg
 pub(super) fn take(txn: &mut Txn<'_>, segments: &[SegmentId]) -> Result<Vec<Freed>, ViewError> {
     let layouts = given_up(txn, segments)?;
     layouts.iter().for_each(|layout| erase(txn, layout));
-    Ok(freed(Epoch::default(), layouts.iter(), &[]))
+    Ok(freed(Epoch::default(), &layouts, &[]))
 }
 
 /// Layouts of the segments of an object that will be gone, but for those whose records are damaged, which go now.
@@ -99,13 +99,12 @@ pub(super) fn given_up(txn: &mut Txn<'_>, segments: &[SegmentId]) -> Result<Vec<
     Ok(whole)
 }
 
-/// Puts the layouts of `intent` in place of those `before`; what devices may free of those, and of what the intent has stored and `left_out`.
+/// Puts the layouts of `intent` in place of those `before`; what devices may free.
 pub(super) fn replace(
     txn: &mut Txn<'_>,
     intent: &Intent,
     policy: &Policy,
     (before, after): (&[SegmentLayout], &[SegmentLayout]),
-    left_out: &[SegmentLayout],
 ) -> Vec<Freed> {
     let old: BTreeMap<SegmentId, &SegmentLayout> =
         before.iter().map(|layout| (layout.segment, layout)).collect();
@@ -125,7 +124,7 @@ pub(super) fn replace(
             txn.put(keys::degraded(layout.segment), Vec::new());
         }
     }
-    freed(intent.epoch, before.iter().chain(left_out), after)
+    freed(intent.epoch, before, after)
 }
 
 /// Writes the layout of an object's segment that lists the pieces that it listed before.
@@ -144,11 +143,7 @@ pub(super) fn erase(txn: &mut Txn<'_>, layout: &SegmentLayout) {
 }
 
 /// What is listed `before` and no more `after`, by device and segment; not all of it where it is very much.
-fn freed<'a>(
-    epoch: Epoch,
-    before: impl Iterator<Item = &'a SegmentLayout>,
-    after: &[SegmentLayout],
-) -> Vec<Freed> {
+fn freed(epoch: Epoch, before: &[SegmentLayout], after: &[SegmentLayout]) -> Vec<Freed> {
     let listed: BTreeMap<(DeviceId, SegmentId), &Piece> = after
         .iter()
         .flat_map(SegmentLayout::pieces)

@@ -58,8 +58,12 @@ pub(super) fn layouts(
             if before.is_none() {
                 check_geometry(policy, layout).or_else(refuse)?;
             }
-            check_holders(layout).or_else(refuse)?;
-            new.check(intent, before, layout).or_else(refuse)?;
+            if layout.is_hole() {
+                check_hole(before, layout).or_else(refuse)?;
+            } else {
+                check_holders(layout).or_else(refuse)?;
+                new.check(intent, before, layout).or_else(refuse)?;
+            }
         }
         // Lengths are at most 1 GiB each and segments are bounded, so this does not overflow.
         total += layout.length;
@@ -218,6 +222,15 @@ fn check_chunks(policy: &Parity, layout: &SegmentLayout) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// What is stored becomes no hole under its own name.
+fn check_hole(before: Option<&SegmentLayout>, layout: &SegmentLayout) -> Result<(), String> {
+    match before {
+        Some(before) if !before.is_hole() => Err("it is stored and listed without its devices".to_owned()),
+        _ if layout.length == 0 => Err("a hole of no bytes".to_owned()),
+        _ => Ok(()),
+    }
 }
 
 /// Each device once, each piece of it once, each index once, and enough of them to decode.

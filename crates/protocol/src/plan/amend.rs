@@ -5,12 +5,10 @@
 //! often an object is amended, no device that is written to holds more than [`PIECES_MERGED_AT`] pieces of a segment of it.
 
 mod attempts;
-mod gaps;
 #[cfg(test)]
 pub(super) mod tests;
 
 pub use attempts::{Again, Attempts, Unmade};
-pub use gaps::{Gaps, Seen};
 
 use super::{Candidate, choose::domain_name, spares};
 use crate::{

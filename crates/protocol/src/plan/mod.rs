@@ -41,7 +41,7 @@ mod trim;
 mod unserved;
 mod update;
 
-pub use amend::{Again, Attempts, Gaps, Places, Seen, Unmade, amended, stored, to_be_had};
+pub use amend::{Again, Attempts, Places, Unmade, amended, stored, to_be_had};
 pub use answers::Answers;
 pub use choose::{candidates, choose, choose_for, feasible, feasible_among, holders};
 pub use deal::Dealt;

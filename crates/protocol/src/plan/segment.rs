@@ -2,9 +2,10 @@
 
 use super::Scheme;
 use crate::{
+    Epoch, SegmentId, Version,
     layout::{
         BLOCK_BYTES_MAX, CodeKind, CodeSpec, Geometry, ParityGeometry, REPLICATED_BELOW_BYTES,
-        SEGMENT_BYTES_MAX,
+        SEGMENT_BYTES_MAX, SegmentLayout,
     },
     meta::LAYOUTS_BYTES_MAX,
     policy::{Policy, RatelessCode},
@@ -146,6 +147,21 @@ impl SegmentPlan {
                 Self { code: CodeKind::ReedSolomon { data, parity: parity.parity() }, ..self }
             }
             _ => self,
+        }
+    }
+
+    /// The hole that a file has there until somebody writes to it.
+    pub fn hole(&self, (segment, version, epoch): (SegmentId, Version, Epoch)) -> SegmentLayout {
+        let (geometry, holders) = (self.geometry, Vec::new());
+        SegmentLayout {
+            segment,
+            version,
+            epoch,
+            length: self.length,
+            code: CodeSpec { kind: self.code, originals: geometry.originals, seed: 0 },
+            block_bytes: geometry.block_bytes,
+            granule_bytes: geometry.granule_bytes,
+            holders,
         }
     }
 

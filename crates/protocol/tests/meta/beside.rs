@@ -3,9 +3,8 @@
 use crate::support::{World, base_of, chunked, node_record};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use std::collections::BTreeSet;
 use steadfast_protocol::{
-    IndexRanges, Version,
+    Version,
     layout::{ParityGeometry, SegmentLayout},
     message::{AmendBase, Change, Freed, MetaAnswer, MetaFault, PutBegun, SegmentState},
     policy::{Parity, Pledge},
@@ -19,7 +18,6 @@ struct Writer {
     pledge: Pledge,
     base: Vec<SegmentLayout>,
     segments: Vec<SegmentLayout>,
-    zeros: IndexRanges,
 }
 
 impl Writer {
@@ -27,16 +25,13 @@ impl Writer {
     fn begin(world: &mut World, segments: u32) -> Self {
         let (object, base) = world.object("k");
         let begun = world.amend("k", object.version, segments, true).unwrap();
-        let zeros = IndexRanges::new();
-        Self { begun, pledge: object.pledge, segments: base.clone(), base, zeros }
+        Self { begun, pledge: object.pledge, segments: base.clone(), base }
     }
 
-    /// Stores a segment of so many bytes anew, or the first time, with zeros up to it.
+    /// Stores a segment of so many bytes anew, or the first time, behind holes.
     fn store(mut self, at: usize, length: u64) -> Self {
         while self.segments.len() < at {
-            self.zeros.insert(self.segments.len() as u32);
-            let zeros = self.chunks(self.segments.len(), MIB);
-            self.segments.push(zeros);
+            self = self.hole(MIB);
         }
         let layout = self.chunks(at, length);
         match self.segments.get_mut(at) {
@@ -46,13 +41,27 @@ impl Writer {
         self
     }
 
+    /// Makes it longer by a hole.
+    fn hole(mut self, length: u64) -> Self {
+        let stored = self.chunks(self.segments.len(), length);
+        self.segments.push(SegmentLayout { holders: Vec::new(), ..stored });
+        self
+    }
+
+    /// Makes a segment that is stored a hole.
+    fn punch(mut self, at: usize) -> Self {
+        let length = self.segments[at].length;
+        self.segments[at] = SegmentLayout { holders: Vec::new(), ..self.chunks(at, length) };
+        self
+    }
+
     fn chunks(&self, at: usize, length: u64) -> SegmentLayout {
         let shape = ParityGeometry::of(&Parity { segment_bytes: MIB, ..Parity::default() }, MIB);
         chunked(&self.begun, self.begun.segments[at], shape, length)
     }
 
     fn made_from(&self) -> AmendBase {
-        AmendBase { zeros: self.zeros.clone(), ..base_of(self.pledge, &self.base, &self.segments) }
+        base_of(self.pledge, &self.base, &self.segments)
     }
 
     fn commit(&self, world: &mut World) -> Result<(Version, Vec<Freed>), MetaFault> {
@@ -90,7 +99,6 @@ fn file(whole: u32, last: u64) -> World {
     if last > 0 {
         first = first.store(whole as usize, last);
     }
-    first.zeros = IndexRanges::new();
     first.commit(&mut world).unwrap();
     world
 }
@@ -144,57 +152,64 @@ fn writers_behind_the_end_do_not_overtake_each_other_in_whatever_order() {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
         let mut world = file(0, 0);
         let writers = [0, 1, 2, 3].map(|at| Writer::begin(&mut world, 4).store(at, MIB - at as u64 / 3));
-        let mut again = Vec::new();
         for at in order {
-            let zeros = writers[at].zeros.count() as usize;
-            match writers[at].commit(&mut world) {
-                // The zeros that it has stored are freed where others have stored more.
-                Ok((_, freed)) => {
-                    let left_out = freed.iter().filter(|freed| freed.epoch == writers[at].begun.epoch);
-                    let names: BTreeSet<_> = left_out.map(|freed| freed.segment).collect();
-                    assert!(names.len() <= zeros);
-                }
-                // What it has written is zeros by now: they are there to be written over.
-                Err(fault) => {
-                    is_overtaken::<()>(Err(fault));
-                    assert!(world.object("k").1.len() > at);
-                    again.push(at);
-                }
-            }
-        }
-        for &at in &again {
-            let once = Writer::begin(&mut world, 4).store(at, MIB - at as u64 / 3);
-            once.commit(&mut world).unwrap();
+            let (_, freed) = writers[at].commit(&mut world).unwrap();
+            assert_eq!(freed, [], "holes are nobody's");
         }
         let (object, now) = world.object("k");
         assert_eq!((object.size, now.len()), (4 * MIB - 1, 4));
-        let own = (0..4).filter(|&at| !again.contains(&at));
-        own.for_each(|at| assert_eq!(now[at], writers[at].segments[at], "{order:?}"));
+        (0..4).for_each(|at| assert_eq!(now[at], writers[at].segments[at], "{order:?}"));
         assert_eq!(world.records(0x30), 4);
-        // In their order nobody begins again, and those who come last first make the others do so once.
-        assert_eq!(again.is_empty(), order == [0, 1, 2, 3], "{order:?}: {again:?}");
     }
 }
 
 #[test]
-fn what_is_left_out_is_told_and_gone() {
+fn what_is_written_stands_whoever_has_a_hole_there() {
     let mut world = file(1, 0);
-    let low = Writer::begin(&mut world, 4).store(1, MIB);
-    let high = Writer::begin(&mut world, 4).store(3, MIB);
-    low.commit(&mut world).unwrap();
-    let (_, freed) = high.commit(&mut world).unwrap();
-    let (_, now) = world.object("k");
-    assert_eq!(now[1..], [&low.segments[1], &high.segments[2], &high.segments[3]].map(Clone::clone));
-    let zeros = high.segments[1].segment;
-    assert!(freed.len() == 6 && freed.iter().all(|freed| freed.segment == zeros && freed.keep.is_empty()));
-    assert_eq!(world.states(&[zeros], 1), [SegmentState::Gone]);
+    let writers = [1, 3].map(|at| Writer::begin(&mut world, 4).store(at, MIB));
+    let ahead = Writer::begin(&mut world, 5).hole(MIB).hole(MIB).hole(MIB).hole(5);
+    writers.iter().chain([&ahead]).for_each(|writer| drop(writer.commit(&mut world).unwrap()));
+    let (object, now) = world.object("k");
+    let [low, high] = writers.each_ref().map(|writer| &writer.segments);
+    let expected = [&low[0], &low[1], &high[2], &high[3], &ahead.segments[4]].map(Clone::clone);
+    assert_eq!((object.size, &now[..]), (4 * MIB + 5, &expected[..]));
+    // Two holes are one: that of who came first.
+    assert!(now[2].is_hole() && now[4].is_hole());
+    let gone = [high[1].segment, ahead.segments[1].segment];
+    assert_eq!(world.states(&gone, 1), [SegmentState::Gone, SegmentState::Gone]);
+}
+
+#[test]
+fn what_others_have_made_a_hole_is_one() {
+    let mut world = file(3, 0);
+    let punches = Writer::begin(&mut world, 4).punch(1);
+    let changes = Writer::begin(&mut world, 4).store(0, MIB);
+    punches.commit(&mut world).unwrap();
+    changes.commit(&mut world).unwrap();
+    let now = world.object("k").1;
+    assert_eq!(now[..2], [&changes.segments[0], &punches.segments[1]].map(Clone::clone));
+}
+
+#[test]
+fn a_hole_that_was_there_is_one_writers() {
+    let mut world = file(1, 0);
+    Writer::begin(&mut world, 4).hole(MIB).hole(MIB).hole(100).commit(&mut world).unwrap();
+    let [first, second, late, longer] = [1, 2, 2, 3].map(|at| Writer::begin(&mut world, 4).store(at, MIB));
+    first.commit(&mut world).unwrap();
+    second.commit(&mut world).unwrap();
+    is_overtaken(late.commit(&mut world));
+    longer.commit(&mut world).unwrap();
+    let (object, now) = world.object("k");
+    assert_eq!(object.size, 4 * MIB);
+    let stored = [&first.segments[1], &second.segments[2], &longer.segments[3]].map(Clone::clone);
+    assert_eq!(now[1..], stored);
 }
 
 #[test]
 fn who_changes_what_another_has_changed_is_overtaken() {
-    // Anew, longer, by another who stored zeros there, and where the other made it shorter or put another object.
+    // Anew, longer, shorter than a hole of the other's, and where the other made it shorter or put another object.
     type Does = fn(Writer) -> Writer;
-    let cases: [(&str, Does, Does); 10] = [
+    let cases: [(&str, Does, Does); 14] = [
         ("the same", |writer| writer.store(1, MIB), |writer| writer.store(1, MIB)),
         ("the end, twice", |writer| writer.store(2, 600), |writer| writer.store(2, 700)),
         (
@@ -203,7 +218,11 @@ fn who_changes_what_another_has_changed_is_overtaken() {
             |writer| writer.store(2, MIB).store(3, MIB),
         ),
         ("behind an end that is another", |writer| writer.store(2, 600), |writer| writer.store(3, 10)),
-        ("zeros of which it is a part", |writer| writer.store(4, 10), |writer| writer.store(3, MIB)),
+        ("shorter than a hole", |writer| writer.store(4, 10), |writer| writer.store(3, 10)),
+        ("shorter than a hole at the end", |writer| writer.hole(20), |writer| writer.store(3, 10)),
+        ("a hole, of what is another", |writer| writer.store(1, MIB), |writer| writer.punch(1)),
+        ("the same, of what is a hole", |writer| writer.punch(1), |writer| writer.store(1, MIB)),
+        ("a longer hole", |writer| writer.store(3, 10), |writer| writer.hole(20)),
         (
             "an end behind which there is more",
             |writer| writer.store(2, MIB).store(3, 5),
@@ -248,10 +267,8 @@ fn who_says_too_little_or_promises_something_is_overtaken() {
     for segments in [0, 2, 4, u32::MAX] {
         is_overtaken(late.commit_from(&mut world, Some(AmendBase { segments, ..base.clone() }), none));
     }
-    // Zeros are behind what was there, whoever says otherwise.
-    let zeros: IndexRanges = (0..u32::MAX).into();
     let replaced = Default::default();
-    let lied = AmendBase { zeros, replaced, ..base.clone() };
+    let lied = AmendBase { replaced, ..base.clone() };
     let (version, freed) = late.commit_from(&mut world, Some(lied), none).unwrap();
     // It has then said that it replaced nothing, and so nothing is.
     let (object, segments) = world.object("k");

@@ -7,6 +7,7 @@ mod beside;
 mod damage;
 mod degraded;
 mod files;
+mod holes;
 mod model;
 mod names;
 mod puts;

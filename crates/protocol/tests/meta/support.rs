@@ -331,6 +331,5 @@ pub(crate) fn base_of(pledge: Pledge, base: &[SegmentLayout], segments: &[Segmen
     let pairs = (0..).zip(base.iter().zip(segments));
     let replaced =
         pairs.filter(|(_, (was, is))| was != is).map(|(position, (was, _))| (position, was.into()));
-    let (replaced, zeros) = (replaced.collect(), IndexRanges::new());
-    AmendBase { pledge, segments: base.len() as u32, replaced, zeros }
+    AmendBase { pledge, segments: base.len() as u32, replaced: replaced.collect() }
 }

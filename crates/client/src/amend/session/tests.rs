@@ -40,7 +40,6 @@ fn amendment<'a>(client: &'a Client, left: &'a Left<'a>) -> Amendment<'a> {
         base: Version(1),
         size: layout().length,
         layouts: vec![layout()],
-        zeros: IndexRanges::new(),
         wish: Wish::default(),
         asked: quality,
         reserved: Reserved::new(client, Access::Write, quality, 0),
