@@ -328,7 +328,7 @@ pub(crate) struct Put {
 pub(crate) struct Write {
     /// BUCKET/KEY
     pub(crate) object: crate::object_name::ObjectName,
-    /// The first byte to change, counted from 0; between the object's end and it there will be zeros, of whole segments a hole
+    /// The first byte to change, counted from 0; between the object's end and it there will be zeros
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = crate::units::offset)]
     pub(crate) offset: u64,
     /// The file that has the new bytes, or `-` for standard input

@@ -3,27 +3,18 @@
 use crate::{
     common::{Bed, block_on, bytes, once_of, seed, settled, shape},
     files::{check, open, patient, sync},
-    sizes::survives_any_two,
+    sizes::{CREATE, survives_any_two},
 };
 use std::{
     collections::BTreeSet,
     sync::{Arc, Barrier},
     time::Duration,
 };
-use steadfast_client::{Client, FileOptions, Options};
+use steadfast_client::{Client, Options};
 use steadfast_protocol::DeviceId;
 
 const MIB: usize = 1 << 20;
 const GIB: u64 = 1 << 30;
-
-const CREATE: FileOptions = FileOptions {
-    write: true,
-    create: true,
-    truncate: false,
-    cache_bytes: 64 << 20,
-    read_cache_bytes: 0,
-    fresh_for: Duration::ZERO,
-};
 
 /// Chunks on all devices.
 fn stored(bed: &Bed) -> usize {

@@ -23,7 +23,7 @@ use steadfast_protocol::layout::ParityGeometry;
 
 const MIB: usize = 1 << 20;
 
-const CREATE: FileOptions = FileOptions {
+pub(crate) const CREATE: FileOptions = FileOptions {
     write: true,
     create: true,
     truncate: false,

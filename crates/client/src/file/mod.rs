@@ -36,11 +36,8 @@ mod tests;
 mod torn;
 
 use crate::{
-    AmendError, Client, ClientError, FileError, GetError, ObjectStat,
-    get::{CHANGES_MAX, parts},
-    reader::fetch,
-    reserve::Reading,
-    unexpected,
+    AmendError, Client, ClientError, FileError, GetError, ObjectStat, get::CHANGES_MAX, reader::fetch,
+    reserve::Reading, unexpected,
 };
 use bytes::{Bytes, BytesMut};
 use cache::{Cache, Moment, Room};
@@ -55,6 +52,7 @@ use std::{
 };
 use steadfast_protocol::{
     IntentId,
+    layout::SegmentLayout,
     message::{Change, MetaAnswer, MetaFault},
     plan::{PlanError, TooLong, Wish, file_bytes_max},
     policy::Policy,
@@ -303,7 +301,7 @@ impl File {
             let missing = missing.start.min(size)..missing.end.min(size);
             let wanted = inner.state().clean.to_fetch(&missing, size);
             // No node tells of what others store there.
-            if !looked && parts(&found, wanted.clone()).any(|(layout, _)| layout.is_hole()) {
+            if !looked && !wanted.is_empty() && inner.has_holes(&found, &wanted) {
                 inner.look(&found).await?;
                 looked = true;
                 continue;
@@ -653,6 +651,13 @@ impl Inner {
         drop(state);
         flights.iter_mut().for_each(|flight| flight.stored = true);
         Ok(())
+    }
+
+    /// Whether some of a range, which is not empty, lies in holes.
+    fn has_holes(&self, found: &ObjectStat, range: &Range<u64>) -> bool {
+        // All segments of a file but the last are of one length, and no other object has holes.
+        let layouts = found.segments.iter().skip(self.segment_of(range.start));
+        layouts.take(self.segments(range).len()).any(SegmentLayout::is_hole)
     }
 
     /// Looks whether the object is still as `before`.
