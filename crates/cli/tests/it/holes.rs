@@ -60,6 +60,7 @@ fn a_file_of_holes_takes_no_room_and_has_what_is_written_into_them() {
     // Cut within a hole, within what is stored, and made longer again.
     for size in [60 * GIB + 7, 50 * GIB + 3000, 50 * GIB + 4000, 70 * GIB] {
         bed.settled(&["truncate", "data/object", &size.to_string()]);
+        assert_eq!(stored(&bed), 6, "{size}");
     }
     bed.ok(&["get", "data/object", out.to_str().unwrap(), "--range", "53687091190-53687096309"]);
     assert!(std::fs::read(&out).unwrap() == [&[0; 110][..], &new[..2900], &[0; 2110]].concat());
@@ -87,6 +88,15 @@ fn holes_are_read_as_zeros_in_every_way() {
         let found = client.stat("data", "object").await.unwrap();
         let holes: Vec<bool> = found.segments.iter().map(|layout| layout.is_hole()).collect();
         assert_eq!(holes.iter().filter(|is_hole| !**is_hole).count(), 4, "{holes:?}");
+        // One between two that are stored is filled by another client, under a handle that knows it as a hole.
+        let (before, other) = (open(&client).await, open(&patient(&bed).await).await);
+        let (at, new) = (6 * MIB + 100, bytes(300, 6));
+        assert!(holes[6] && !holes[5] && !holes[7]);
+        settled(async || other.write_at(at as u64, &new).await).await;
+        sync(&other).await;
+        model[at..at + 300].copy_from_slice(&new);
+        let read = before.read_at(6 * MIB as u64, MIB).await.unwrap();
+        assert!(read == model[6 * MIB..7 * MIB], "known as a hole before");
         // Away from every device that holds some, one after the other.
         let pieces = found.segments.iter().flat_map(|layout| layout.pieces());
         let devices: BTreeSet<DeviceId> = pieces.map(|(device, _)| device).collect();
