@@ -6,12 +6,13 @@
 //!                                                   └──▶ closed, listed as it was before
 //! ```
 //!
-//! One at a time, on a task of their own: formatting may take long, and whoever asked may go away meanwhile.
+//! One at a time, on a task of their own: formatting may take long, and whoever asked may go away meanwhile. A device that was set aside, as
+//! another server had it ([`served`]), joins in the same way once no server that is alive has it.
 
 use crate::{
     NodeError, NodeOptions, chores,
     devices::{self, ServedDevice},
-    membership::Meta,
+    membership::{Meta, not_ours},
     node::blocking,
     roster::{Places, Roster},
     served,
@@ -28,7 +29,12 @@ use steadfast_protocol::{
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
+    time::{MissedTickBehavior, interval},
 };
+
+/// How often it is asked who has the devices that were set aside, in heartbeats. Picked by eye: about as many as a server may miss before it
+/// counts as gone.
+const AGAIN_BEATS: u32 = 5;
 
 /// A directory that is to be a device.
 pub(crate) struct Wish {
@@ -54,21 +60,59 @@ impl Joining {
     /// Carries out wishes for ever.
     pub(crate) async fn run(self, mut wishes: mpsc::Receiver<Wish>) {
         let mut chores = JoinSet::new();
-        while let Some(Wish { dir, capacity_bytes, thick, answer }) = wishes.recv().await {
+        let mut again = interval(self.options.heartbeat * AGAIN_BEATS);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
             while chores.try_join_next().is_some() {}
-            let outcome = match self.join(dir.clone(), capacity_bytes, thick).await {
-                Ok(device) => {
-                    tracing::info!(device = %device.id, dir = %dir.display(), "a device was added");
-                    chores::begin(&mut chores, &self.service, &self.meta, &device, &self.options);
-                    Ok(device.id)
+            tokio::select! {
+                wish = wishes.recv() => match wish {
+                    Some(wish) => self.carry_out(wish, &mut chores).await,
+                    None => return,
+                },
+                _ = again.tick() => self.ask_for_contested(&mut chores).await,
+            }
+        }
+    }
+
+    async fn carry_out(&self, wish: Wish, chores: &mut JoinSet<()>) {
+        let Wish { dir, capacity_bytes, thick, answer } = wish;
+        let outcome = match self.join(dir.clone(), capacity_bytes, thick).await {
+            Ok(device) => {
+                tracing::info!(device = %device.id, dir = %dir.display(), "a device was added");
+                chores::begin(chores, &self.service, &self.meta, &device, &self.options);
+                Ok(device.id)
+            }
+            Err(error) => {
+                tracing::warn!(dir = %dir.display(), %error, "no device was added");
+                Err(Fault::Node(fault_of(&dir, &error)))
+            }
+        };
+        // Whoever asked may be gone: the device is there all the same.
+        let _gone = answer.send(outcome);
+    }
+
+    /// Has those devices join that no other server has any more.
+    async fn ask_for_contested(&self, chores: &mut JoinSet<()>) {
+        let mut contested = self.service.devices.to_ask_for();
+        if contested.is_empty() {
+            return;
+        }
+        // Opening a device to be refused again is work for its disk.
+        let names = contested.keys().copied().collect();
+        let own = (self.record.cluster, Some(self.record.node));
+        let asking = steadfast_net::Options { tap: None, ..self.options.net.clone() };
+        let elsewhere = not_ours(&self.options.meta, own, &asking, &names).await;
+        contested.retain(|device, _| !elsewhere.contains(device));
+        for (device, dir) in contested {
+            match self.join(dir.clone(), None, false).await {
+                Ok(joined) => {
+                    tracing::info!(device = %joined.id, dir = %dir.display(), "a device that another server had is served here");
+                    chores::begin(chores, &self.service, &self.meta, &joined, &self.options);
                 }
                 Err(error) => {
-                    tracing::warn!(dir = %dir.display(), %error, "no device was added");
-                    Err(Fault::Node(fault_of(&dir, &error)))
+                    tracing::debug!(%device, dir = %dir.display(), %error, "a device stays set aside")
                 }
-            };
-            // Whoever asked may be gone: the device is there all the same.
-            let _gone = answer.send(outcome);
+            }
         }
     }
 

@@ -35,10 +35,6 @@ const QUESTIONS_MAX: usize = 64;
 /// Pauses between attempts to reach it: first, and at most; doubled in between.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 
-/// How long another server may have this one's name or device before it is taken to keep it: one that has ended counts as alive for a
-/// while, all that are known do when the metadata server starts.
-const TAKEN_FOR: Duration = Duration::from_secs(30);
-
 /// Why a question was not answered.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
@@ -167,13 +163,14 @@ impl Meta {
     }
 
     /// Registers and then sends heartbeats, for ever; `registered` says whether the metadata server knows this node,
-    /// as far as it has answered lately.
+    /// as far as it has answered lately. From one heartbeat to the next are `every`; another server may have what is this one's
+    /// for `taken_for`.
     /// Returns only the reason why it never will.
     pub(crate) async fn live(
         &self,
         record: NodeRecord,
         service: &Service,
-        every: Duration,
+        (every, taken_for): (Duration, Duration),
         registered: &watch::Sender<bool>,
     ) -> NodeError {
         let mut taken_since: Option<Instant> = None;
@@ -182,11 +179,24 @@ impl Meta {
             let record = NodeRecord { devices: service.devices.record(), ..record.clone() };
             match self.register(&record).await {
                 Ok(()) => taken_since = None,
+                // The others are not to wait for it. It is closed, whoever has it: which of a disk and its copy is up to date, nothing here
+                // says.
+                Err(NodeError::Refused {
+                    fault: Fault::Meta(MetaFault::DeviceTaken { device, node }),
+                    ..
+                }) if record.devices.len() > 1 && record.devices.iter().any(|&(ours, _)| ours == device) => {
+                    tracing::error!(
+                        %device, by = %node,
+                        "another server has this device: here it is set aside, and asked for again for a while"
+                    );
+                    service.devices.set_aside(device, taken_for).await;
+                    continue;
+                }
                 Err(error) if passes(&error) => {
                     if taken_since.is_none() {
                         tracing::warn!(%error, "not registered yet");
                     }
-                    if taken_since.get_or_insert_with(Instant::now).elapsed() > TAKEN_FOR {
+                    if taken_since.get_or_insert_with(Instant::now).elapsed() > taken_for {
                         return error;
                     }
                     sleep(PAUSE.1).await;

@@ -155,9 +155,10 @@ impl Node {
             None => None,
         };
         let living = {
-            let (service, meta, every) = (service.clone(), meta.clone(), options.heartbeat);
+            let (service, meta) = (service.clone(), meta.clone());
+            let times = (options.heartbeat, options.taken_for);
             let record = record.clone();
-            tokio::spawn(async move { meta.live(record, &service, every, &registering).await })
+            tokio::spawn(async move { meta.live(record, &service, times, &registering).await })
         };
         let mut chores = JoinSet::new();
         for device in service.devices.all() {

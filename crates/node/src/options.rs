@@ -31,6 +31,8 @@ pub struct NodeOptions {
     pub thick: bool,
     /// From one heartbeat to the next.
     pub heartbeat: Duration,
+    /// How long another server may have this one's name, or a device that lies here, before it is taken to keep it.
+    pub taken_for: Duration,
     /// When and what to sweep.
     pub sweep: SweepOptions,
     /// When reserved space that updates do not need is given back. How much is reserved first is each bucket's to say.
@@ -66,6 +68,8 @@ impl NodeOptions {
             thick: false,
             // A reader's planner sees a changed speed or a dead node within about a second.
             heartbeat: Duration::from_millis(500),
+            // One that has ended counts as alive for a while, all that are known do when the metadata server starts.
+            taken_for: Duration::from_secs(30),
             // Garbage is rare and costs only space: once every ten minutes, and nothing younger than that.
             sweep: SweepOptions { interval: Duration::from_secs(600), age_min: Duration::from_secs(600) },
             reserve: ReserveOptions::default(),

@@ -71,6 +71,8 @@ impl Watched {
             .whole(&[], registered);
         page.counter("node_heartbeats_failed", "Heartbeats that were not answered")
             .whole(&[], activity.heartbeats_failed_so_far());
+        page.gauge("node_contested_devices", "Devices that lie here and that another server has")
+            .whole(&[], self.service.devices.contested());
         page.gauge("node_resident_bytes", "Resident memory of the process")
             .whole(&[], report::resident_bytes());
         let (used, streams) = {

@@ -10,7 +10,7 @@ use steadfast_disk::{Granule, media::OpenFileError};
 use steadfast_node::{Node, NodeError, NodeOptions};
 use steadfast_protocol::{
     ClusterId, DeviceId, Epoch, IndexRanges, NodeId, SegmentId,
-    message::{Fault, MetaFault, NodeAnswer, SegmentState, Want},
+    message::{Fault, MetaFault, NodeAnswer, NodeRequest, SegmentState, Want},
     serve::SweepOptions,
 };
 
@@ -268,6 +268,63 @@ async fn a_name_or_a_device_that_another_has_is_waited_for() {
     let (new, devices) = devices_of_a_start(renamed).await;
     assert!(new != name && devices == [device]);
     assert_eq!(devices_of_a_start(cluster.options(1)).await, (new, devices));
+}
+
+/// A copy of a disk, or one whose old server counts as alive still, takes none of the others out of service.
+#[tokio::test]
+async fn a_device_that_another_has_is_set_aside_until_it_has_not() {
+    let cluster = Cluster::start().await;
+    let (name, [taken, kept]) = of_two_devices(&cluster).await;
+    let told =
+        |change: fn(&mut common::Told, DeviceId)| change(&mut cluster.meta.told.lock().unwrap(), taken);
+    let recorded = || {
+        let told = cluster.meta.told.lock().unwrap();
+        told.records.last().unwrap().devices.iter().map(|device| device.0).collect::<Vec<_>>()
+    };
+    // It was not removed.
+    told(|told, taken| (told.taken, told.missing) = (vec![taken], vec![taken]));
+    let node = Node::start(cluster.options(2)).await.unwrap();
+    tokio::time::timeout(WITHIN, node.registered()).await.expect("the other is served");
+    assert_eq!((node.id(), node.devices(), recorded()), (name, vec![kept], vec![kept]));
+    let client = Client::to(&node).await;
+    let written = blocks(1, 0..3, 64 << 10);
+    client.write(open(kept, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
+    assert!(client.write(open(taken, 1, 64 << 10, Granule::KIB_64), &written).await.is_err(), "it is closed");
+    // Whether the other has it is asked; it is not opened meanwhile, nor asked for.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!((node.devices(), cluster.meta.told.lock().unwrap().refused_as_taken), (vec![kept], 1));
+    told(|told, _| told.taken.clear());
+    told_when(&cluster.meta, "signs of life of both", |told| {
+        told.last.as_ref().is_some_and(|beat| beat.devices.len() == 2)
+    })
+    .await;
+    let mut both = recorded();
+    both.sort();
+    assert_eq!(both, node.devices());
+    client.write(open(taken, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
+    // The other has it again, and this server is not known any more.
+    node.stop().await;
+    let mut options = cluster.options(2);
+    options.taken_for = Duration::from_millis(1);
+    let node = Node::start(options).await.unwrap();
+    node.registered().await;
+    assert_eq!(node.devices(), both);
+    told(|told, taken| (told.taken, told.known) = (vec![taken], false));
+    told_when(&cluster.meta, "a registration without it", |told| told.known).await;
+    // It has had it for long: this may be a copy, which is not to take its place.
+    told(|told, _| told.taken.clear());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!((node.devices(), recorded()), (vec![kept], vec![kept]));
+    // But where a person says so; nothing was done to it.
+    let dir = cluster.dirs(1)[0].to_str().unwrap().to_owned();
+    let add = NodeRequest::AddDevice { dir, capacity_bytes: None, thick: false };
+    assert_eq!(Client::to(&node).await.call(&add, 0).await, Ok(NodeAnswer::Added { device: taken }));
+    assert_eq!(node.devices(), both);
+    node.stop().await;
+    let node = Node::start(cluster.options(2)).await.unwrap();
+    assert_eq!((node.id(), node.devices()), (name, both));
+    let (read, _) = Client::to(&node).await.read(taken, 1, Want::All, Granule::KIB_64).await.unwrap();
+    assert!(read == written);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use steadfast_disk::{Granule, checksum};
 use steadfast_net::{CallError, Connection, Event, Open, Options, Server, Stream, connect};
 use steadfast_node::{Node, NodeOptions};
 use steadfast_protocol::{
-    BlockIndex, ClusterId, DeviceId, Epoch, IndexRanges, IntentId, SegmentId, Version,
+    BlockIndex, ClusterId, DeviceId, Epoch, IndexRanges, IntentId, NodeId, SegmentId, Version,
     message::{
         self, Change, Fault, Heartbeat, Hello, MetaAnswer, MetaFault, MetaRequest, NodeActivity, NodeAnswer,
         NodeEvent, NodePush, NodeRecord, NodeRequest, NodeState, NodeStatus, Query, ReadDone, ReadPiece,
@@ -30,6 +30,9 @@ use tokio::{sync::watch, task::JoinHandle};
 /// How long something may take that is soon done: much longer than a busy machine holds anybody up.
 pub const WITHIN: Duration = Duration::from_secs(60);
 
+/// A node that has what is `taken`.
+pub const OTHER: NodeId = NodeId(9);
+
 /// What the metadata server was told, and what it answers.
 #[derive(Default)]
 pub struct Told {
@@ -40,6 +43,10 @@ pub struct Told {
     pub refuses: Option<Fault>,
     /// A device that it registers no more.
     pub removed: Option<DeviceId>,
+    /// Devices that another node has, which is alive.
+    pub taken: Vec<DeviceId>,
+    /// Of those, how often one was asked for.
+    pub refused_as_taken: u64,
     /// Devices that were not removed from the cluster, where it is asked about them.
     pub missing: Vec<DeviceId>,
     pub asked: u64,
@@ -107,6 +114,11 @@ fn answer(told: &Mutex<Told>, beat: &watch::Sender<u64>, body: &[u8]) -> Result<
             {
                 return Err(Fault::Meta(MetaFault::DeviceRemoved(device)));
             }
+            let of_other = |device: &DeviceId| record.devices.iter().any(|entry| entry.0 == *device);
+            if let Some(device) = told.taken.iter().copied().find(of_other) {
+                told.refused_as_taken += 1;
+                return Err(Fault::Meta(MetaFault::DeviceTaken { device, node: OTHER }));
+            }
             told.records.push(record);
             told.known = true;
             Ok(MetaAnswer::Done)
@@ -130,7 +142,14 @@ fn answer(told: &Mutex<Told>, beat: &watch::Sender<u64>, body: &[u8]) -> Result<
                 devices: Vec::new(),
                 activity: NodeActivity::default(),
             };
-            let nodes = told.records.last().map(state).into_iter().collect();
+            let other = NodeRecord {
+                node: OTHER,
+                cluster: None,
+                address: "elsewhere:1".to_owned(),
+                site: String::new(),
+                devices: told.taken.iter().map(|&device| (device, 1 << 30)).collect(),
+            };
+            let nodes = told.records.last().into_iter().chain([&other]).map(state).collect();
             Ok(MetaAnswer::Registry(Registry { nodes, ..Registry::default() }))
         }
         MetaRequest::Ask(Query::RemovedDevices { mut devices }) => {
