@@ -125,13 +125,12 @@ impl Client {
         let shortened = amendment.finish(start, async |amendment| {
             let mut dropped = amendment.layouts.split_off(cut.kept);
             let last = cut.last.map(|plan| (plan, dropped.remove(0)));
-            if let Some((plan, _)) = last.as_ref().filter(|(_, layout)| layout.is_hole()) {
-                amendment.fence_dropped(&dropped).await?;
-                let hole = amendment.holes(&[plan]).await?;
-                amendment.layouts.extend(hole);
-            } else if let Some((plan, layout)) = &last {
+            let anew = last.as_ref().filter(|(_, layout)| !layout.is_hole());
+            if let Some((plan, _)) = anew {
                 self.check_devices(&amendment.begun.policy, plan.length, &wish)?;
-                amendment.fence_dropped(&dropped).await?;
+            }
+            amendment.fence_dropped(&dropped).await?;
+            if let Some((plan, layout)) = anew {
                 // Last: what could not be told of its parity holds for what is read now.
                 amendment.fence(layout, &BTreeSet::new()).await?;
                 let _memory = self.memory.hold(layout.length);
@@ -143,8 +142,9 @@ impl Client {
                 let blocks = Originals::whole(blocks, block_bytes, plan.geometry.originals);
                 let stored = amendment.store(Some(layout), plan, blocks, &wish, &BTreeSet::new()).await?;
                 amendment.layouts.push(stored);
-            } else {
-                amendment.fence_dropped(&dropped).await?;
+            } else if let Some((plan, _)) = &last {
+                let hole = amendment.holes(&[plan]).await?;
+                amendment.layouts.extend(hole);
             }
             dropped.iter().for_each(|layout| amendment.dropped(layout));
             amendment.size = size;
