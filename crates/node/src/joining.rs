@@ -10,8 +10,7 @@
 //! another server had it ([`served`]), joins in the same way once no server that is alive has it.
 
 use crate::{
-    NodeError, NodeOptions, chores,
-    devices::{self, ServedDevice},
+    NodeError, NodeOptions, chores, devices,
     membership::{Meta, not_ours},
     node::blocking,
     roster::{Places, Roster},
@@ -52,6 +51,7 @@ pub(crate) struct Joining {
     pub(crate) meta: Arc<Meta>,
     /// As the node registers, but for the devices.
     pub(crate) record: NodeRecord,
+    /// Nobody watches its connections.
     pub(crate) options: NodeOptions,
     pub(crate) roster: Arc<Roster>,
 }
@@ -76,11 +76,10 @@ impl Joining {
 
     async fn carry_out(&self, wish: Wish, chores: &mut JoinSet<()>) {
         let Wish { dir, capacity_bytes, thick, answer } = wish;
-        let outcome = match self.join(dir.clone(), capacity_bytes, thick).await {
+        let outcome = match self.join(dir.clone(), (capacity_bytes, thick), chores).await {
             Ok(device) => {
-                tracing::info!(device = %device.id, dir = %dir.display(), "a device was added");
-                chores::begin(chores, &self.service, &self.meta, &device, &self.options);
-                Ok(device.id)
+                tracing::info!(%device, dir = %dir.display(), "a device was added");
+                Ok(device)
             }
             Err(error) => {
                 tracing::warn!(dir = %dir.display(), %error, "no device was added");
@@ -93,21 +92,19 @@ impl Joining {
 
     /// Has those devices join that no other server has any more.
     async fn ask_for_contested(&self, chores: &mut JoinSet<()>) {
-        let mut contested = self.service.devices.to_ask_for();
+        let mut contested = self.service.devices.to_ask_for(self.service.now());
         if contested.is_empty() {
             return;
         }
         // Opening a device to be refused again is work for its disk.
         let names = contested.keys().copied().collect();
         let own = (self.record.cluster, Some(self.record.node));
-        let asking = steadfast_net::Options { tap: None, ..self.options.net.clone() };
-        let elsewhere = not_ours(&self.options.meta, own, &asking, &names).await;
+        let elsewhere = not_ours(&self.options.meta, own, &self.options.net, &names).await;
         contested.retain(|device, _| !elsewhere.contains(device));
         for (device, dir) in contested {
-            match self.join(dir.clone(), None, false).await {
+            match self.join(dir.clone(), (None, false), chores).await {
                 Ok(joined) => {
-                    tracing::info!(device = %joined.id, dir = %dir.display(), "a device that another server had is served here");
-                    chores::begin(chores, &self.service, &self.meta, &joined, &self.options);
+                    tracing::info!(device = %joined, dir = %dir.display(), "a device that another server had is served here");
                 }
                 Err(error) => {
                     tracing::debug!(%device, dir = %dir.display(), %error, "a device stays set aside")
@@ -119,9 +116,9 @@ impl Joining {
     async fn join(
         &self,
         dir: PathBuf,
-        capacity_bytes: Option<u64>,
-        thick: bool,
-    ) -> Result<Arc<ServedDevice>, NodeError> {
+        (capacity_bytes, thick): (Option<u64>, bool),
+        chores: &mut JoinSet<()>,
+    ) -> Result<DeviceId, NodeError> {
         let cluster = self.record.cluster.expect("a node knows its cluster when it serves");
         let node = self.record.node;
         let mut options = self.options.clone();
@@ -156,7 +153,8 @@ impl Joining {
             return Err(error);
         }
         self.service.devices.insert(device.clone());
-        Ok(device)
+        chores::begin(chores, &self.service, &self.meta, &device, &self.options);
+        Ok(device.id)
     }
 }
 

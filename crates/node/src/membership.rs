@@ -20,6 +20,7 @@ use steadfast_protocol::{
         self, Change, DeviceHealth, DeviceReport, Fault, Heartbeat, Hello, MetaAnswer, MetaFault,
         MetaRequest, NodeRecord, Priority, Query, REMOVED_MAX, Role, VERSION,
     },
+    serve::OnRefusal,
 };
 use tokio::{
     sync::{Semaphore, watch},
@@ -163,45 +164,20 @@ impl Meta {
     }
 
     /// Registers and then sends heartbeats, for ever; `registered` says whether the metadata server knows this node,
-    /// as far as it has answered lately. From one heartbeat to the next are `every`; another server may have what is this one's
-    /// for `taken_for`.
+    /// as far as it has answered lately.
     /// Returns only the reason why it never will.
     pub(crate) async fn live(
         &self,
         record: NodeRecord,
         service: &Service,
-        (every, taken_for): (Duration, Duration),
+        every: Duration,
         registered: &watch::Sender<bool>,
     ) -> NodeError {
-        let mut taken_since: Option<Instant> = None;
         loop {
             // Devices come and go while it runs.
             let record = NodeRecord { devices: service.devices.record(), ..record.clone() };
             match self.register(&record).await {
-                Ok(()) => taken_since = None,
-                // The others are not to wait for it. It is closed, whoever has it: which of a disk and its copy is up to date, nothing here
-                // says.
-                Err(NodeError::Refused {
-                    fault: Fault::Meta(MetaFault::DeviceTaken { device, node }),
-                    ..
-                }) if record.devices.len() > 1 && record.devices.iter().any(|&(ours, _)| ours == device) => {
-                    tracing::error!(
-                        %device, by = %node,
-                        "another server has this device: here it is set aside, and asked for again for a while"
-                    );
-                    service.devices.set_aside(device, taken_for).await;
-                    continue;
-                }
-                Err(error) if passes(&error) => {
-                    if taken_since.is_none() {
-                        tracing::warn!(%error, "not registered yet");
-                    }
-                    if taken_since.get_or_insert_with(Instant::now).elapsed() > taken_for {
-                        return error;
-                    }
-                    sleep(PAUSE.1).await;
-                    continue;
-                }
+                Ok(()) => service.devices.registered(),
                 // Without devices it stays too: others may be added.
                 Err(NodeError::Refused { fault: Fault::Meta(MetaFault::DeviceRemoved(device)), .. })
                     if record.devices.iter().any(|&(ours, _)| ours == device) =>
@@ -209,7 +185,21 @@ impl Meta {
                     service.devices.dismiss(device).await;
                     continue;
                 }
-                Err(error) => return error,
+                Err(error) => match refused(service, &record, &error) {
+                    OnRefusal::SetAside(device) => {
+                        tracing::error!(%device, %error, "a device is set aside, and asked for again for a while");
+                        service.devices.set_aside(device).await;
+                        continue;
+                    }
+                    OnRefusal::Again { first } => {
+                        if first {
+                            tracing::warn!(%error, "not registered yet");
+                        }
+                        sleep(PAUSE.1).await;
+                        continue;
+                    }
+                    OnRefusal::End => return error,
+                },
             }
             registered.send_replace(true);
             tracing::info!(node = %record.node, meta = %self.address, "registered");
@@ -283,11 +273,11 @@ impl Meta {
     }
 }
 
-/// Whether it may be over soon that the metadata server refuses this node: another has what is its own.
-fn passes(refusal: &NodeError) -> bool {
-    let taken =
-        |fault: &MetaFault| matches!(fault, MetaFault::DeviceTaken { .. } | MetaFault::NodeTaken { .. });
-    matches!(refusal, NodeError::Refused { fault: Fault::Meta(fault), .. } if taken(fault))
+/// What is to be done about what a registration ended with.
+fn refused(service: &Service, record: &NodeRecord, error: &NodeError) -> OnRefusal {
+    let NodeError::Refused { fault: Fault::Meta(fault), .. } = error else { return OnRefusal::End };
+    let devices: Vec<DeviceId> = record.devices.iter().map(|&(device, _)| device).collect();
+    service.devices.refused(service.now(), fault, &devices)
 }
 
 /// Says once when a device's state has changed.

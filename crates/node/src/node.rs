@@ -107,7 +107,7 @@ impl Node {
         });
         let Started { node, served: devices } = started.await??;
         let (wish, wishes) = mpsc::channel(WISHES_MAX);
-        let devices = Served::new(devices, roster.clone());
+        let devices = Served::new(devices, roster.clone(), options.taken_for);
         let client = identity::random_u128()?;
         let meta = Arc::new(Meta::new(&options.meta, node, cluster, &asking, client));
         let peers = Pool::new(hello(Role::Node(node), Some(cluster)), asking.clone());
@@ -155,16 +155,16 @@ impl Node {
             None => None,
         };
         let living = {
-            let (service, meta) = (service.clone(), meta.clone());
-            let times = (options.heartbeat, options.taken_for);
+            let (service, meta, every) = (service.clone(), meta.clone(), options.heartbeat);
             let record = record.clone();
-            tokio::spawn(async move { meta.live(record, &service, times, &registering).await })
+            tokio::spawn(async move { meta.live(record, &service, every, &registering).await })
         };
         let mut chores = JoinSet::new();
         for device in service.devices.all() {
             chores::begin(&mut chores, &service, &meta, &device, &options);
         }
         tracing::info!(%node, %cluster, %address, devices = service.devices.all().len(), "serving");
+        let options = NodeOptions { net: asking, ..options };
         let joining = Joining { service: service.clone(), meta, record, options, roster };
         chores.spawn(joining.run(wishes));
         Ok(Self { node, cluster, address, service, registered, serving, living, chores, admin })

@@ -1,27 +1,28 @@
 //! The devices that a node serves now: they come and go while it runs.
 //!
 //! ```text
-//!                ┌──────────── served ◀───────────────────────┐
-//!                ▼                │                           │ joins again
-//!   removed from the cluster      └─▶ another server has it: contested ──for long──▶ left alone
+//!                ┌─────────── served ◀────────────────┐
+//!                ▼               │                    │ joins again
+//!   removed from the cluster     └─▶ set aside: closed, as another server has it
 //! ```
 //!
-//! A contested device may be a disk whose old server counts as alive still: it joins once that one does not. Or it is a copy of the
-//! other server's disk, which may be out of date and must not take its place whenever that server is down: after a while it waits until a
-//! person has it added, or this server starts again. Nothing is done to it, and the node's other devices are served meanwhile.
+//! What is done about a device that another server has is the core's to say ([`Taken`]).
 
 use crate::{
     devices::ServedDevice,
     identity,
-    roster::{Roster, resolve},
+    roster::{Places, Roster, resolve},
 };
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
-    time::{Duration, Instant},
+    time::Duration,
 };
-use steadfast_protocol::DeviceId;
+use steadfast_protocol::{
+    DeviceId, Time,
+    message::MetaFault,
+    serve::{OnRefusal, Taken},
+};
 use tokio::task::AbortHandle;
 
 /// How long a device is waited for that is to be closed. Picked by eye: more than its lane takes to close
@@ -33,21 +34,23 @@ pub(crate) struct Served {
     devices: RwLock<BTreeMap<DeviceId, Arc<ServedDevice>>>,
     /// What is done for them while nobody asks: it holds them too.
     chores: Mutex<BTreeMap<DeviceId, Vec<AbortHandle>>>,
-    contested: Mutex<BTreeMap<DeviceId, Contested>>,
+    aside: Mutex<Aside>,
     roster: Arc<Roster>,
 }
 
-/// A device that another server has: it is closed here.
-struct Contested {
-    dir: PathBuf,
-    /// Until when it is asked for again; none: no more.
-    until: Option<Instant>,
+/// Devices that another server has.
+struct Aside {
+    taken: Taken,
+    /// Where they lie.
+    dirs: Places,
 }
 
 impl Served {
-    pub(crate) fn new(devices: Vec<ServedDevice>, roster: Arc<Roster>) -> Self {
+    /// These; another server may have one of them, or the node's name, for `taken_for`.
+    pub(crate) fn new(devices: Vec<ServedDevice>, roster: Arc<Roster>, taken_for: Duration) -> Self {
         let devices = devices.into_iter().map(|device| (device.id, Arc::new(device))).collect();
-        Self { devices: RwLock::new(devices), chores: Mutex::default(), contested: Mutex::default(), roster }
+        let aside = Aside { taken: Taken::new(taken_for), dirs: Places::new() };
+        Self { devices: RwLock::new(devices), chores: Mutex::default(), aside: Mutex::new(aside), roster }
     }
 
     pub(crate) fn get(&self, device: DeviceId) -> Option<Arc<ServedDevice>> {
@@ -65,30 +68,41 @@ impl Served {
     }
 
     pub(crate) fn insert(&self, device: Arc<ServedDevice>) {
-        self.contested_now().remove(&device.id);
+        let mut aside = self.aside();
+        aside.taken.joined(device.id);
+        aside.dirs.remove(&device.id);
+        drop(aside);
         self.devices.write().unwrap_or_else(PoisonError::into_inner).insert(device.id, device);
+    }
+
+    /// The node was registered.
+    pub(crate) fn registered(&self) {
+        self.aside().taken.registered();
+    }
+
+    /// The node was refused with these devices: what is to be done.
+    pub(crate) fn refused(&self, now: Time, fault: &MetaFault, devices: &[DeviceId]) -> OnRefusal {
+        self.aside().taken.refused(now, fault, devices)
     }
 
     /// How many devices another server has that lie here.
     pub(crate) fn contested(&self) -> u64 {
-        self.contested_now().len() as u64
+        self.aside().taken.aside() as u64
     }
 
     /// Those that are to be asked for again, and where they lie; says once of which that is over.
-    pub(crate) fn to_ask_for(&self) -> BTreeMap<DeviceId, PathBuf> {
-        let mut contested = self.contested_now();
-        for (device, Contested { dir, until }) in contested.iter_mut() {
-            if until.take_if(|until| *until <= Instant::now()).is_some() {
-                let dir = dir.display();
-                tracing::error!(%device, %dir, "another server keeps this device: it is left alone until it is added here again");
-            }
+    pub(crate) fn to_ask_for(&self, now: Time) -> Places {
+        let mut aside = self.aside();
+        for device in aside.taken.left_alone(now) {
+            let dir = aside.dirs.get(&device);
+            tracing::error!(%device, ?dir, "another server keeps this device: it is left alone until it is added here again");
         }
-        let still = contested.iter().filter(|(_, contested)| contested.until.is_some());
-        still.map(|(&device, contested)| (device, contested.dir.clone())).collect()
+        let place = |device| Some((device, aside.dirs.get(&device)?.clone()));
+        aside.taken.to_ask_for().filter_map(place).collect()
     }
 
-    fn contested_now(&self) -> MutexGuard<'_, BTreeMap<DeviceId, Contested>> {
-        self.contested.lock().unwrap_or_else(PoisonError::into_inner)
+    fn aside(&self) -> MutexGuard<'_, Aside> {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A device's chores run: they end with the device.
@@ -114,11 +128,10 @@ impl Served {
         let_go(gone, after).await;
     }
 
-    /// Closes a device that another server has; for so long it is asked for again.
-    pub(crate) async fn set_aside(&self, device: DeviceId, asked_for: Duration) {
+    /// Closes a device that another server has, and remembers where it lies.
+    pub(crate) async fn set_aside(&self, device: DeviceId) {
         let Some(taken) = self.take(device) else { return };
-        let contested = Contested { dir: resolve(&taken.dir), until: Some(Instant::now() + asked_for) };
-        self.contested_now().insert(device, contested);
+        self.aside().dirs.insert(device, resolve(&taken.dir));
         let_go(taken, |_| {}).await;
     }
 

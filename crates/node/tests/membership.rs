@@ -13,6 +13,10 @@ use steadfast_protocol::{
     message::{Fault, MetaFault, NodeAnswer, NodeRequest, SegmentState, Want},
     serve::SweepOptions,
 };
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 #[tokio::test]
 async fn it_registers_measures_and_registers_again_when_told() {
@@ -270,6 +274,16 @@ async fn a_name_or_a_device_that_another_has_is_waited_for() {
     assert_eq!(devices_of_a_start(cluster.options(1)).await, (new, devices));
 }
 
+/// How many devices another has that lie here, as the admin port says.
+async fn contested(node: &Node) -> String {
+    let mut admin = TcpStream::connect(node.admin().unwrap()).await.unwrap();
+    admin.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut page = String::new();
+    admin.read_to_string(&mut page).await.unwrap();
+    let line = page.lines().find_map(|line| line.strip_prefix("steadfast_node_contested_devices "));
+    line.unwrap().to_owned()
+}
+
 /// A copy of a disk, or one whose old server counts as alive still, takes none of the others out of service.
 #[tokio::test]
 async fn a_device_that_another_has_is_set_aside_until_it_has_not() {
@@ -283,9 +297,12 @@ async fn a_device_that_another_has_is_set_aside_until_it_has_not() {
     };
     // It was not removed.
     told(|told, taken| (told.taken, told.missing) = (vec![taken], vec![taken]));
-    let node = Node::start(cluster.options(2)).await.unwrap();
+    let mut options = cluster.options(2);
+    options.admin = Some("127.0.0.1:0".parse().unwrap());
+    let node = Node::start(options).await.unwrap();
     tokio::time::timeout(WITHIN, node.registered()).await.expect("the other is served");
     assert_eq!((node.id(), node.devices(), recorded()), (name, vec![kept], vec![kept]));
+    assert_eq!(contested(&node).await, "1");
     let client = Client::to(&node).await;
     let written = blocks(1, 0..3, 64 << 10);
     client.write(open(kept, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
@@ -300,7 +317,7 @@ async fn a_device_that_another_has_is_set_aside_until_it_has_not() {
     .await;
     let mut both = recorded();
     both.sort();
-    assert_eq!(both, node.devices());
+    assert_eq!((&both, contested(&node).await.as_str()), (&node.devices(), "0"));
     client.write(open(taken, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
     // The other has it again, and this server is not known any more.
     node.stop().await;

@@ -285,7 +285,7 @@ impl Life {
         let pool = Pool::new(hello(Role::Node(NODE), Some(CLUSTER)), Options::default());
         let hosts = Arc::new(Hosts::new(meta, pool));
         let (wish, _) = mpsc::channel(1);
-        let served = Served::new(devices, Arc::new(Roster::new(&[])));
+        let served = Served::new(devices, Arc::new(Roster::new(&[])), Duration::ZERO);
         let service = Arc::new(Service::new(served, hosts, wish, Limits::default(), (32 << 20, 0)));
         let serving = {
             let service = service.clone();

@@ -13,6 +13,7 @@
 //! | [`health()`] | how a device is, from what its lane says |
 //! | [`Lull`] | whether a device has time for what nobody waits for |
 //! | [`parity_log`] | updates of erasure-coded chunks: versions, logs beside the parity chunk, merges, rows at one state |
+//! | [`Taken`] | what a server does whose name, or a device of its, another has |
 //! | [`Sweep`] | finds what writers left behind, and seals, trims or deletes it |
 //!
 //! They hold no payload: slices and blocks have names, the driver keeps their bytes. They choose no device and know
@@ -31,6 +32,7 @@ mod reservations;
 mod reserve;
 mod sharing;
 mod sweep;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod write_stream;
@@ -50,4 +52,5 @@ pub use reserve::{
 };
 pub use sharing::Sharing;
 pub use sweep::{ExtentFacts, Sweep, SweepAction, SweepInput, SweepOptions, SweepTotals};
+pub use taken::{OnRefusal, Taken};
 pub use write_stream::{WriteAction, WriteInput, WriteStream};
