@@ -93,15 +93,20 @@ fn with_default(sections: &[&'static schema::Section], argument: Arg, settings: 
 mod tests {
     use super::*;
     use crate::arguments::{Arguments, Command as Commands};
-    use clap::{CommandFactory, FromArgMatches};
+    use clap::{CommandFactory, FromArgMatches, builder::Resettable};
     use std::os::unix::ffi::OsStringExt;
     use steadfast_protocol::serve::AdmissionPolicy;
 
     fn parse(file: &str, arguments: &[&str]) -> Arguments {
         let settings = check(Path::new("test.toml"), file).unwrap();
-        let command = apply(Arguments::command(), &settings);
+        // What happens to be in the environment of who runs the tests wins over a file.
+        let command = apply(without_environment(Arguments::command()), &settings);
         let matches = command.try_get_matches_from(arguments).unwrap();
         Arguments::from_arg_matches(&matches).unwrap()
+    }
+
+    fn without_environment(command: Command) -> Command {
+        command.mut_args(|argument| argument.env(Resettable::Reset)).mut_subcommands(without_environment)
     }
 
     #[test]
