@@ -12,7 +12,7 @@ use std::{
     thread::{self, JoinHandle},
     time::Instant,
 };
-use steadfast_net::{Event, Open, Options, Server, connect};
+use steadfast_net::{Event, Open, Options, Pacing, Server, connect};
 use steadfast_protocol::message::{Hello, PAYLOAD_BYTES_MAX, Role, VERSION};
 use tokio::sync::oneshot;
 
@@ -58,6 +58,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (f64, T) {
 
 fn send_plain(total: u64, tell_address: &mpsc::Sender<SocketAddr>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    Pacing::off(&listener);
     tell_address.send(listener.local_addr().expect("bound")).expect("the receiver waits");
     let (mut socket, _) = listener.accept().expect("the receiver connects");
     let payload = vec![7_u8; PAYLOAD_BYTES_MAX as usize];

@@ -1,14 +1,14 @@
 //! How two ends become a connection: TCP, then a HELLO each way at once, each within its time.
 
 use crate::{
-    ConnectError, Connection, Incoming, Lost, Options, lanes::OutFrame, reader::Reader, shared::Owner,
-    shared::Shared, writer::Writer,
+    ConnectError, Connection, Incoming, Lost, Options, lanes::OutFrame, pacing::Pacing, reader::Reader,
+    shared::Owner, shared::Shared, writer::Writer,
 };
 use bytes::Bytes;
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 use steadfast_protocol::message::{self, FrameKind, Header, Hello, VERSION};
 use tokio::{
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time::{Instant, timeout},
 };
 
@@ -54,12 +54,21 @@ async fn reach(address: &str) -> std::io::Result<(TcpStream, Duration)> {
     let mut failed = None;
     for address in tokio::net::lookup_host(address).await? {
         let begun = Instant::now();
-        match TcpStream::connect(address).await {
+        match connected(address).await {
             Ok(socket) => return Ok((socket, begun.elapsed())),
             Err(error) => failed = Some(error),
         }
     }
     Err(failed.unwrap_or_else(|| std::io::Error::other("the name has no address")))
+}
+
+/// Connects to this address.
+async fn connected(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    let pacing = Pacing::off(&socket);
+    let connected = socket.connect(address).await?;
+    pacing.settle(&connected);
+    Ok(connected)
 }
 
 /// Whether a connection was answered by itself: where nobody listens on a port of this machine that the kernel may

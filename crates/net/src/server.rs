@@ -3,7 +3,7 @@
 //! Where there are as many as may be, the one that has been without a stream for longest gives way to the newcomer: peers that
 //! vanished, or only keep a place, lock nobody out. Where all are in use or not greeted yet, the newcomer is closed.
 
-use crate::{Connected, Lost, Options, accept, shared::Shared};
+use crate::{Connected, Lost, Options, Pacing, accept, shared::Shared};
 use rustix::process::{Resource, getrlimit};
 use std::{
     collections::BTreeMap,
@@ -35,6 +35,7 @@ const REST: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
+    pacing: Pacing,
     connections_max: usize,
 }
 
@@ -45,7 +46,8 @@ impl Server {
     /// The operating system's.
     pub async fn bind(address: &str) -> io::Result<Self> {
         let connections_max = connections_within(getrlimit(Resource::Nofile).current);
-        Ok(Self { listener: TcpListener::bind(address).await?, connections_max })
+        let listener = TcpListener::bind(address).await?;
+        Ok(Self { pacing: Pacing::off(&listener), listener, connections_max })
     }
 
     /// The same with another limit on connections at once; else it is 1024, or less where the process may not open so many files.
@@ -99,6 +101,7 @@ impl Server {
                     }
                     Ok((socket, from)) => {
                         (full, failing) = (false, false);
+                        self.pacing.settle(&socket);
                         let (handler, ours, options) = (handler.clone(), ours.clone(), options.clone());
                         let greeted = greeted.clone();
                         connections.spawn(async move {

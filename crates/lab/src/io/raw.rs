@@ -15,6 +15,7 @@ use std::{
     time::Instant,
 };
 use steadfast_disk::AlignedBuf;
+use steadfast_net::Pacing;
 
 /// Bytes of one request: larger ones gain nothing on the disks we know.
 const REQUEST_BYTES: usize = 1 << 20;
@@ -220,13 +221,15 @@ impl ParallelWrites {
 pub(super) fn socket(bytes: u64) -> Result<Cost> {
     let listener = TcpListener::bind("127.0.0.1:0").context("no loopback socket")?;
     let address = listener.local_addr()?;
+    // As the store's own are.
+    Pacing::off(&listener);
     let rounds = bytes.div_ceil(SOCKET_BYTES as u64);
     let sender = std::thread::spawn(move || -> std::io::Result<()> {
-        let mut stream = TcpStream::connect(address)?;
+        let (mut stream, _) = listener.accept()?;
         let buffer = vec![0x5a; SOCKET_BYTES];
         (0..rounds).try_for_each(|_| stream.write_all(&buffer))
     });
-    let (mut stream, _) = listener.accept()?;
+    let mut stream = TcpStream::connect(address)?;
     let mut buffer = vec![0; SOCKET_BYTES];
     let watch = Stopwatch::start();
     let mut received = 0;
