@@ -10,7 +10,7 @@ use std::sync::Arc;
 use common::*;
 use steadfast_disk::{
     AlignedBuf, Device, EmulatedMedium, EmulationSpec, Epoch, ExtentSpec, FormatOptions, Medium,
-    MemoryMedium, SegmentId, Updates, checksum,
+    MemoryMedium, SegmentId, Updates, Version, checksum,
     device::{ChangeError, CreateError, DeviceError, NewBlock, ReadError, WriteError},
     media::CrashMedium,
 };
@@ -107,7 +107,7 @@ fn a_block_may_come_in_pieces_of_whole_granules() {
     device.create_extent(spec(S, 10_000, 3)).unwrap();
     let data = block(S, 1, 10_000);
     let sums = checksum::sums(&data, steadfast_disk::Granule::KIB_4, S, VERSION, 1);
-    let mut write = |cuts: &[usize], sums: &[u32]| {
+    let mut write = |cuts: &[usize], sums: &[u32], checked: Option<Version>| {
         let mut pieces = Vec::new();
         let mut rest = &data[..];
         for &cut in cuts {
@@ -116,20 +116,28 @@ fn a_block_may_come_in_pieces_of_whole_granules() {
             rest = after;
         }
         pieces.push(rest);
-        device.write_blocks(S, EPOCH, &[NewBlock { index: 1, pieces, sums }]).pop().unwrap()
+        device.write_blocks(S, EPOCH, &[NewBlock { index: 1, pieces, sums, checked }]).pop().unwrap()
     };
     let mismatch = |granule| Err(WriteError::Mismatch(checksum::Mismatch { granule }));
-    assert_eq!(write(&[4095], &sums), mismatch(1), "a granule that does not end with its piece");
-    assert_eq!(write(&[4096, 5000], &sums), mismatch(3));
-    assert_eq!(write(&[4096], &sums[..1]), mismatch(1));
-    assert_eq!(write(&[8192], &sums[..1]), mismatch(1));
+    // How many there are is looked at of what was checked before, too.
+    for checked in [None, Some(VERSION)] {
+        assert_eq!(write(&[4095], &sums, checked), mismatch(1), "a granule that does not end with its piece");
+        assert_eq!(write(&[4096, 5000], &sums, checked), mismatch(3));
+        assert_eq!(write(&[4096], &sums[..1], checked), mismatch(1));
+        assert_eq!(write(&[8192], &sums[..1], checked), mismatch(1));
+        let more = [&sums[..], &[0]].concat();
+        assert_eq!(write(&[4096, 4096], &more, checked), mismatch(3));
+    }
     let mut wrong = sums.clone();
     wrong[2] ^= 1;
-    assert_eq!(write(&[8192], &wrong), mismatch(2));
-    wrong.push(0);
-    assert!(write(&[4096, 4096], &wrong).is_err());
-    assert_eq!(write(&[4096, 4096], &sums), Ok(()));
-    assert_eq!(write(&[8192], &sums), Ok(()), "the same again is the same");
+    assert_eq!(write(&[8192], &wrong, None), mismatch(2));
+    assert_eq!(
+        write(&[8192], &wrong, Some(Version(VERSION.0 + 1))),
+        mismatch(2),
+        "checked as another extent's"
+    );
+    assert_eq!(write(&[4096, 4096], &sums, Some(VERSION)), Ok(()));
+    assert_eq!(write(&[8192], &sums, None), Ok(()), "the same again is the same");
     assert_eq!(read(&mut device, S, 1), Ok(()));
 }
 
@@ -304,7 +312,7 @@ fn a_batch_does_not_outgrow_the_index() {
     let blocks: Vec<_> = (0..)
         .step_by(2)
         .zip(data.iter().zip(&sums))
-        .map(|(index, (data, sums))| NewBlock { index, pieces: vec![data], sums })
+        .map(|(index, (data, sums))| NewBlock { index, pieces: vec![data], sums, checked: None })
         .collect();
     let answers = device.write_blocks(S, EPOCH, &blocks);
     let written = answers.iter().filter(|answer| answer.is_ok()).count();
@@ -340,7 +348,7 @@ fn what_an_open_forgets_does_not_outgrow_the_index() {
     let sums: Vec<_> = (1000..).zip(&data).map(|(index, data)| sum(index, data)).collect();
     let blocks: Vec<_> = (1000..)
         .zip(data.iter().zip(&sums))
-        .map(|(index, (data, sums))| NewBlock { index, pieces: vec![data], sums })
+        .map(|(index, (data, sums))| NewBlock { index, pieces: vec![data], sums, checked: None })
         .collect();
     let before = medium.len();
     assert!(device.write_blocks(S, EPOCH, &blocks).iter().all(|answer| answer.is_ok()));

@@ -81,7 +81,7 @@ fn a_page_that_takes_no_writes_is_met_once() {
         .collect();
     let blocks: Vec<_> = (1..)
         .zip(contents.iter().zip(&sums))
-        .map(|(index, (bytes, sums))| NewBlock { index, pieces: vec![&bytes[..]], sums })
+        .map(|(index, (bytes, sums))| NewBlock { index, pieces: vec![&bytes[..]], sums, checked: None })
         .collect();
     let answers = device.write_blocks(SegmentId(6), EPOCH, &blocks);
     assert!(answers.iter().all(Result::is_err), "{answers:?}");

@@ -40,7 +40,7 @@ use crate::{
         Apply, ChangeError, ChunkState, CreateError, Device, ExtentInfo, ExtentSpec, ReadError, ReservePage,
         Sealed, Spend, Staged, UpdateError, UpdatesInfo, Usage, WriteError,
     },
-    ids::{BlockIndex, ClusterId, DeviceId, Epoch, SegmentId},
+    ids::{BlockIndex, ClusterId, DeviceId, Epoch, SegmentId, Version},
     queue::{Kind, Priority, Queue, RequestId},
 };
 
@@ -61,6 +61,8 @@ pub enum Op {
         pieces: Vec<Bytes>,
         /// One checksum a granule.
         sums: Vec<u32>,
+        /// As [`crate::device::NewBlock`] has it.
+        checked: Option<Version>,
         /// Others of its stream are likely to come soon: its flush waits a little for them.
         more: bool,
     },

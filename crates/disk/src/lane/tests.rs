@@ -162,7 +162,15 @@ fn create(lane: &LaneHandle) {
 fn write(index: u32) -> Op {
     let data = Bytes::from(vec![index as u8; BLOCK as usize]);
     let sums = checksum::sums(&data, Granule::KIB_4, S, Version(1), index);
-    Op::WriteBlock { segment: S, epoch: Epoch(1), index, pieces: vec![data], sums, more: false }
+    Op::WriteBlock {
+        segment: S,
+        epoch: Epoch(1),
+        index,
+        pieces: vec![data],
+        sums,
+        checked: None,
+        more: false,
+    }
 }
 
 fn read(index: u32) -> Op {
@@ -255,7 +263,7 @@ fn a_block_that_others_follow_is_flushed_with_them_and_not_much_later() {
     create(&lane);
     let followed = |index| {
         let Op::WriteBlock { segment, epoch, index, pieces, sums, .. } = write(index) else { unreachable!() };
-        Op::WriteBlock { segment, epoch, index, pieces, sums, more: true }
+        Op::WriteBlock { segment, epoch, index, pieces, sums, checked: None, more: true }
     };
     assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
     let before = flushes.load(Ordering::Relaxed);

@@ -317,10 +317,11 @@ impl Worker {
         let blocks: Vec<NewBlock<'_>> = batch
             .iter()
             .filter_map(|pending| match &pending.op {
-                Op::WriteBlock { index, pieces, sums, .. } => Some(NewBlock {
+                Op::WriteBlock { index, pieces, sums, checked, .. } => Some(NewBlock {
                     index: *index,
                     pieces: pieces.iter().map(|piece| &piece[..]).collect(),
                     sums,
+                    checked: *checked,
                 }),
                 _ => None,
             })

@@ -1,7 +1,7 @@
 //! Drives one [`WriteStream`]: slices from the connection, joined to blocks, to the lane; confirmations back.
 //!
-//! The checksums of arriving slices are verified by the device when it takes the whole block, before a byte reaches
-//! the medium: one pass over the data, on the lane's thread.
+//! The checksums of slices are verified as they arrive, while this processor's cache still has what came from the socket; the lane's
+//! thread, which another one runs, would fetch it again. The device refuses blocks of which a slice did not match.
 
 use crate::{
     activity::Kind,
@@ -11,7 +11,8 @@ use crate::{
 };
 use bytes::{Bytes, BytesMut};
 use steadfast_disk::{
-    ExtentSpec, Granule, Op, OpError, OpOutput, Priority as LanePriority, Updates, device::CreateError,
+    ExtentSpec, Granule, Op, OpError, OpOutput, Priority as LanePriority, Updates, checksum,
+    device::CreateError,
 };
 use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
@@ -105,19 +106,37 @@ async fn create(
 }
 
 /// Slices of the block that is arriving, and their checksums.
-#[derive(Default)]
 struct Arriving {
     pieces: Vec<Bytes>,
     sums: Vec<u32>,
+    /// The slices match them.
+    intact: bool,
+}
+
+impl Default for Arriving {
+    fn default() -> Self {
+        Self { pieces: Vec::new(), sums: Vec::new(), intact: true }
+    }
 }
 
 impl Arriving {
     /// Keeps a slice that the core has judged: one that it did not take made it stop, and then nothing is kept. Checksums are not
     /// under the stream's credit.
-    fn judged(&mut self, core: &WriteStream, payload: Bytes, sums: Vec<u32>) {
+    fn judged(
+        &mut self,
+        core: &WriteStream,
+        open: &WriteOpen,
+        index: BlockIndex,
+        payload: Bytes,
+        sums: Vec<u32>,
+    ) {
         if core.is_stopping() {
             return *self = Self::default();
         }
+        let granule = Granule::new(open.granule_bytes).expect("the extent was made with it");
+        let first = self.sums.len() as u32;
+        self.intact &=
+            checksum::verify(&payload, granule, open.segment, open.version, index, first, &sums).is_ok();
         self.pieces.push(payload);
         self.sums.extend(sums);
     }
@@ -200,7 +219,7 @@ impl Driver<'_> {
                 let bytes = u32::try_from(payload.len()).expect("a payload fits a frame");
                 let sums = u32::try_from(slice.sums.len()).unwrap_or(u32::MAX);
                 self.tell(WriteInput::Slice { index: slice.index, offset: slice.offset, bytes, sums });
-                self.arriving.judged(&self.core, payload.freeze(), slice.sums);
+                self.arriving.judged(&self.core, &self.open, slice.index, payload.freeze(), slice.sums);
             }
             Ok(NodePush::Finish) => self.tell(WriteInput::Finish),
             Ok(NodePush::Log(_)) => {
@@ -212,9 +231,10 @@ impl Driver<'_> {
 
     fn write(&mut self, index: BlockIndex) {
         // As they came: a slice is whole granules, and its buffer page-aligned.
-        let Arriving { pieces, sums } = std::mem::take(&mut self.arriving);
+        let Arriving { pieces, sums, intact } = std::mem::take(&mut self.arriving);
+        let checked = intact.then_some(self.open.version);
         let (segment, more) = (self.open.segment, self.core.expects_more());
-        let op = Op::WriteBlock { segment, epoch: self.epoch, index, pieces, sums, more };
+        let op = Op::WriteBlock { segment, epoch: self.epoch, index, pieces, sums, checked, more };
         let answer = self.answer.clone();
         // The stream is over: nobody waits for the confirmation.
         let reply = Box::new(move |result| drop(answer.send((index, result))));
@@ -264,26 +284,31 @@ mod tests {
     use super::*;
     use steadfast_protocol::{DeviceId, IntentId, SegmentId, Time, Version, serve::Budget};
 
-    #[test]
-    fn what_the_core_did_not_take_is_not_kept() {
-        let open = WriteOpen {
+    const GRANULE: u32 = 64 << 10;
+
+    fn open() -> WriteOpen {
+        WriteOpen {
             device: DeviceId(1),
             segment: SegmentId(1),
             version: Version(1),
             intent: IntentId(1),
-            block_bytes: 128 << 10,
-            granule_bytes: 64 << 10,
+            block_bytes: 2 * GRANULE,
+            granule_bytes: GRANULE,
             expected_blocks: 16,
             reserve_bytes: None,
-        };
+        }
+    }
+
+    #[test]
+    fn what_the_core_did_not_take_is_not_kept() {
+        let open = open();
         let mut budget = Budget::new(1 << 20);
         let mut core = WriteStream::new(Time(0), &open, IndexRanges::new(), 0, &mut budget).unwrap();
         let mut arriving = Arriving::default();
         let mut slice = |core: &mut WriteStream, offset, sums: Vec<u32>| {
-            let bytes = 64 << 10;
-            let input = WriteInput::Slice { index: 0, offset, bytes, sums: sums.len() as u32 };
+            let input = WriteInput::Slice { index: 0, offset, bytes: GRANULE, sums: sums.len() as u32 };
             core.handle(Time(0), input, &mut budget);
-            arriving.judged(core, Bytes::from(vec![0; bytes as usize]), sums);
+            arriving.judged(core, &open, 0, Bytes::from(vec![0; GRANULE as usize]), sums);
             (arriving.pieces.len(), arriving.sums.len())
         };
         assert_eq!(slice(&mut core, 0, vec![7]), (1, 1));
@@ -292,5 +317,29 @@ mod tests {
             assert_eq!(slice(&mut core, 0, vec![7; 100_000]), (0, 0));
         }
         assert!(core.is_stopping());
+    }
+
+    #[test]
+    fn a_block_is_intact_if_each_of_its_slices_is() {
+        let open = open();
+        let block: Bytes = (0..2 * GRANULE).map(|at| (at / 7) as u8).collect::<Vec<_>>().into();
+        let granule = Granule::new(GRANULE).unwrap();
+        let good = checksum::sums(&block, granule, open.segment, open.version, 3);
+        let elsewhere = checksum::sums(&block, granule, open.segment, open.version, 4);
+        for (sums, intact) in [
+            ([good[0], good[1]], true),
+            ([good[0] ^ 1, good[1]], false),
+            ([good[0], good[1] ^ 1], false),
+            ([good[1], good[0]], false),
+            ([elsewhere[0], elsewhere[1]], false),
+        ] {
+            let mut budget = Budget::new(1 << 20);
+            let core = WriteStream::new(Time(0), &open, IndexRanges::new(), 0, &mut budget).unwrap();
+            let mut arriving = Arriving::default();
+            for (slice, sum) in block.chunks(GRANULE as usize).zip(sums) {
+                arriving.judged(&core, &open, 3, Bytes::copy_from_slice(slice), vec![sum]);
+            }
+            assert_eq!(arriving.intact, intact);
+        }
     }
 }
