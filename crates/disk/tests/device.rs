@@ -142,6 +142,18 @@ fn a_block_may_come_in_pieces_of_whole_granules() {
 }
 
 #[test]
+fn what_was_checked_before_is_not_looked_at_again_and_a_reader_still_finds_it_wrong() {
+    let (mut device, _) = device(4 << 20);
+    device.create_extent(spec(S, 10_000, 3)).unwrap();
+    let data = block(S, 1, 10_000);
+    let mut wrong = checksum::sums(&data, steadfast_disk::Granule::KIB_4, S, VERSION, 1);
+    wrong[2] ^= 1;
+    let block = NewBlock { index: 1, pieces: vec![&data], sums: &wrong, checked: Some(VERSION) };
+    assert_eq!(device.write_blocks(S, EPOCH, &[block]), [Ok(())]);
+    assert_eq!(read(&mut device, S, 1), Err(ReadError::Corrupt { segment: S, index: 1, granule: 2 }));
+}
+
+#[test]
 fn older_epochs_are_refused_even_after_a_delete_and_a_restart() {
     let (mut device, medium) = device(4 << 20);
     device.create_extent(spec(S, 4096, 2)).unwrap();

@@ -1,7 +1,7 @@
 //! Drives one [`WriteStream`]: slices from the connection, joined to blocks, to the lane; confirmations back.
 //!
-//! The checksums of slices are verified as they arrive, while this processor's cache still has what came from the socket; the lane's
-//! thread, which another one runs, would fetch it again. The device refuses blocks of which a slice did not match.
+//! The checksums of slices are verified as they arrive, while the processor's cache still has what came from the socket: the lane's
+//! thread would fetch all of it again. Blocks of which a slice did not match are left to the device, which refuses them.
 
 use crate::{
     activity::Kind,
